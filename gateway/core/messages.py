@@ -1,0 +1,247 @@
+"""What travels into the scheduler (events) and out of it (decisions), and what engines report.
+
+All are frozen. Events and decisions are past participles; instants are seconds of one monotonic
+clock that the caller owns; durations are seconds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from gateway.core.policy import Policy
+
+
+class Reason(StrEnum):
+    """Why a request was refused; `errors.py` maps each to a status, a code and headers."""
+
+    USER_QUEUE_FULL = "user_queue_full"
+    QUEUE_FULL = "queue_full"
+    SHED = "shed"
+    PATIENCE_SPENT = "patience_spent"
+    NO_REPLICA = "no_replica"
+    SHUTTING_DOWN = "shutting_down"
+
+
+class Outcome(StrEnum):
+    """How a granted request ended, seen from the engine."""
+
+    DONE = "done"
+    CANCELLED = "cancelled"
+    """The client left."""
+    FAILED = "failed"
+    """The engine or the way to it broke; the client is not charged."""
+    REJECTED = "rejected"
+    """The engine answered 4xx: nothing was generated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request as the scheduler sees it: who, what it needs, how long it may wait."""
+
+    id: str
+    model: str
+    tier: int
+    tenant: str
+    user: str
+    arrived_at: float
+    prompt_tokens: int | None = None
+    """Exact where the caller knows it; None is estimated from `body_bytes` (see `predict.py`)."""
+    output_tokens_max: int | None = None
+    """The client's `max_tokens`; None when it set none; 0 for routes that decode nothing."""
+    sequences: int = 1
+    """n x number of prompts: how many sequences the engine runs for it."""
+    streams: bool = False
+    body_bytes: int = 0
+    patience_s: float | None = None
+    """Asked for by the request; the tier's own patience is the upper bound."""
+    route: str = "chat"
+    excluded: frozenset[str] = frozenset()
+    """Replicas that already failed this very request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens an engine charged for, as it reported them or as counted from the stream."""
+
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaReport:
+    """One scrape of an engine's metrics in common units. None means unknown, never zero.
+
+    Counters are totals since the engine started; the ledger forms the differences.
+    With data parallelism gauges and counters are summed over the engines, KV use is their mean.
+    """
+
+    running: int | None = None
+    waiting: int | None = None
+    kv_use: float | None = None
+    """0..1"""
+    kv_capacity_tokens: int | None = None
+    engines: int = 1
+    slots: int | None = None
+    """Where the engine says it (SGLang, TGI, llama.cpp); vLLM does not."""
+    itl_sum_s: float | None = None
+    itl_count: float | None = None
+    ttft_sum_s: float | None = None
+    ttft_count: float | None = None
+    prefill_sum_s: float | None = None
+    prefill_count: float | None = None
+    prompt_tokens: float | None = None
+    generation_tokens: float | None = None
+    iterations: float | None = None
+    """Engine steps so far: the sign of life that `/health` is not."""
+    preemptions: float | None = None
+    missing: tuple[str, ...] = ()
+    """Names this engine's dialect expects and did not find: shown to the operator."""
+
+
+# --- events -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A request wants to be released; a retry is a new arrival with the old `arrived_at`."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The client of a waiting or granted request left before anything was answered."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """The first data event of a granted request reached the gateway."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """Output tokens produced so far, batched per replica (at most four a second)."""
+
+    replica: str
+    output_tokens: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The upstream of a granted request ended. Legal in every state, and idempotent."""
+
+    request_id: str
+    outcome: Outcome
+    usage: Usage | None = None
+    tpot_s: float | None = None
+    """(last - first)/(tokens - 1) of this stream, less pauses a slow client caused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounced:
+    """The engine said it is busy: the request goes back to its place, the replica rests."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaFound:
+    """A replica answers, or what it serves changed. Idempotent."""
+
+    replica: str
+    models: frozenset[str]
+    slots: int | None = None
+    """`max_num_seqs` from the configuration; None when it must be asked or learnt."""
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaReported:
+    """A scrape came back. `sent_at` is when it was asked for: the ledger of that instant counts."""
+
+    replica: str
+    sent_at: float
+    report: ReplicaReport
+    round_trip_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLost:
+    """A replica is gone. Its grants end by their own `Finished`; nothing new goes there."""
+
+    replica: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRemoved:
+    """A replica is no longer configured; forgotten once its grants have ended."""
+
+    replica: str
+
+
+@dataclass(frozen=True, slots=True)
+class DrainAsked:
+    """Nothing new is put on the replica (`draining`) or it may be used again."""
+
+    replica: str
+    draining: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChanged:
+    """A new policy. `moved_to` names, for each removed tier, where its requests go."""
+
+    policy: Policy
+    moved_to: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The gateway shuts down: what waits is refused, what runs is left alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Woke:
+    """The instant of an earlier `WakeWanted` has come."""
+
+
+Event = (
+    Arrived | Cancelled | FirstToken | Progressed | Finished | Bounced | ReplicaFound
+    | ReplicaReported | ReplicaLost | ReplicaRemoved | DrainAsked | PolicyChanged | Closed | Woke
+)  # fmt: skip
+
+
+# --- decisions --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The request may use one slot of `replica` now. Ends with exactly one `Finished`."""
+
+    request_id: str
+    replica: str
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The request is answered without running: on arrival (rejected) or later (evicted)."""
+
+    request_id: str
+    reason: Reason
+    retry_after_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class WakeWanted:
+    """Tell me `Woke` at this instant unless something else happens before."""
+
+    at: float
+
+
+Decision = Granted | Refused | WakeWanted
