@@ -15,14 +15,17 @@ from gateway.core.pool import Pool
 RETRY_AFTER_S_MIN = 1.0
 
 
-def victim(pools: Iterable[Pool]) -> tuple[Pool, Waiting]:
-    """The request that gives way when a shared bound is exceeded."""
-    tier, pool = max(
-        ((rank, pool) for pool in pools for rank, queue in enumerate(pool.queues) if queue.count),
+def victim(pools: Iterable[Pool]) -> Waiting:
+    """The request that gives way when a shared bound is exceeded; something must wait."""
+    backlogged = [
+        (rank, pool) for pool in pools for rank, queue in enumerate(pool.queues) if queue.count
+    ]
+    tier = max(rank for rank, _ in backlogged)
+    (_, tenant, user), pool = max(
+        ((pool.queues[tier].heaviest(), pool) for rank, pool in backlogged if rank == tier),
         key=lambda candidate: candidate[0],
     )
-    queue = pool.queues[tier]
-    return pool, queue.newest(*queue.heaviest())
+    return pool.queues[tier].newest(tenant, user)
 
 
 def position(pool: Pool, tier: int, ahead_in_flow: int) -> int:

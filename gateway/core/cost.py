@@ -18,6 +18,13 @@ def estimated(policy: Policy, *, sequences: int, prompt_tokens: int, output_toke
     return weights.prompt * prompt_tokens + weights.output * output_tokens * sequences
 
 
+def produced(policy: Policy, *, sequences: int, prompt_tokens: int, output_tokens: int) -> float:
+    """What a running request has cost so far; `output_tokens` is the sum over its sequences."""
+    if policy.cost == "requests":
+        return float(sequences)
+    return policy.weights.prompt * prompt_tokens + policy.weights.output * output_tokens
+
+
 def settled(
     policy: Policy,
     *,

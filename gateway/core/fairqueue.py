@@ -4,8 +4,9 @@ Theory. Each flow carries a virtual start tag; the flow with the smallest tag is
 served moves its tag on by cost / weight (Goyal et al., start-time fair queueing, SIGCOMM'96; with
 token costs and no knowledge of the output it is VTC, arXiv 2401.00588). The queue's virtual time
 is the start tag of the last grant and never goes back. A flow that becomes backlogged starts at
-`max(own tag, virtual time)`, so idle time earns nothing and an old low tag lets nobody jump. The
-same rule runs twice: tenants share the tier, users share their tenant.
+`max(own tag, virtual time)`, so idle time earns nothing and an old low tag lets nobody jump; a
+refund takes it no further back than the virtual time of that moment. The same rule runs twice:
+tenants share the tier, users share their tenant.
 
 A user's requests are ordered by arrival. What a replica can serve is a matter of the request's
 *eligibility class* (model, size, replicas it must avoid), so every heap exists once per class: the
@@ -28,6 +29,12 @@ class EligibilityClass(NamedTuple):
     """Floor of log4 of the KV tokens it will need."""
     sequences: int
     excluded: frozenset[str]
+
+
+def class_of(request: Request, kv_tokens: int) -> EligibilityClass:
+    """The class of `request`, which will hold `kv_tokens` at its end; 0 counts as 1."""
+    size = (max(1, kv_tokens).bit_length() - 1) // 2
+    return EligibilityClass(request.model, size, request.sequences, request.excluded)
 
 
 class Waiting:
@@ -71,7 +78,7 @@ class UserFlow:
         self.weight = weight
         self.start = 0.0
         self.entered = 0.0
-        """The tag at which it last became backlogged: no refund takes `start` below this."""
+        """Virtual time when it last became backlogged: no refund takes `start` below this."""
         self.count = 0
         self.cost = 0.0
         self.queues: dict[EligibilityClass, KeyedHeap[Waiting]] = {}
@@ -118,9 +125,11 @@ class FairQueue:
         tenant = self._tenant(waiting.request.tenant)
         user = self._user(tenant, waiting.request.user)
         if tenant.count == 0:
-            tenant.start = tenant.entered = max(tenant.start, self.virtual)
+            tenant.entered = self.virtual
+            tenant.start = max(tenant.start, self.virtual)
         if user.count == 0:
-            user.start = user.entered = max(user.start, tenant.virtual)
+            user.entered = tenant.virtual
+            user.start = max(user.start, tenant.virtual)
         tenant.count += 1
         user.count += 1
         user.cost += waiting.cost
@@ -169,19 +178,16 @@ class FairQueue:
 
     def settle(self, tenant_name: str, user_name: str, difference: float) -> None:
         """Correct an earlier charge by `difference` (negative: a refund) on both levels."""
-        if difference == 0.0:
-            return
         tenant = self.tenants.get(tenant_name)
-        known = tenant is not None and user_name in tenant.users
-        if difference < 0.0 and not known:
-            return
         if tenant is None:
+            if difference <= 0.0:
+                return  # forgotten: whoever has no tag has nothing to be refunded
             tenant = self._tenant(tenant_name)
             tenant.start = tenant.entered = self.virtual
-        if not known:
+        user = tenant.users.get(user_name)
+        if user is None and difference > 0.0:
             user = self._user(tenant, user_name)
             user.start = user.entered = tenant.virtual
-        user = tenant.users[user_name]
         self._charge(tenant, user, difference)
         self._forget_idle(tenant, user)
 
@@ -199,15 +205,14 @@ class FairQueue:
         user = tenant.users.get(user_name) if tenant else None
         return user.count if user else 0
 
-    def heaviest(self) -> tuple[str, str]:
-        """(tenant, user) with the largest waiting cost over weight. O(flows); only when full."""
-        _, tenant, user = max(
+    def heaviest(self) -> tuple[float, str, str]:
+        """(waiting cost over weight, tenant, user) of the largest flow. O(flows); when full."""
+        return max(
             (user.cost / (user.weight * tenant.weight), tenant.name, user.name)
             for tenant in self.tenants.values()
             for user in tenant.users.values()
             if user.count
         )
-        return tenant, user
 
     def debts(self) -> list[tuple[str, str, float, float]]:
         """(tenant, user, tenant's lead, user's lead over virtual time), to survive a regroup."""
@@ -221,15 +226,16 @@ class FairQueue:
         """Let a flow keep the lead it had in another queue."""
         tenant = self._tenant(debt[0])
         user = self._user(tenant, debt[1])
-        tenant.start = tenant.entered = max(tenant.start, self.virtual + debt[2])
-        user.start = user.entered = max(user.start, tenant.virtual + debt[3])
+        tenant.start = max(tenant.start, self.virtual + debt[2])
+        user.start = max(user.start, tenant.virtual + debt[3])
         self._forget_idle(tenant, user)
 
-    def _charge(self, tenant: TenantFlow, user: UserFlow, cost: float) -> None:
-        user.start = max(user.entered, user.start + cost / user.weight)
+    def _charge(self, tenant: TenantFlow, user: UserFlow | None, cost: float) -> None:
+        if user is not None:
+            user.start = max(user.entered, user.start + cost / user.weight)
+            for kind in user.queues:
+                tenant.queues[kind].set(user, user.start)
         tenant.start = max(tenant.entered, tenant.start + cost / tenant.weight)
-        for kind in user.queues:
-            tenant.queues[kind].set(user, user.start)
         for kind in tenant.queues:
             self.classes[kind].set(tenant, tenant.start)
 
@@ -254,9 +260,9 @@ class FairQueue:
         if not self.classes[kind]:
             del self.classes[kind]
 
-    def _forget_idle(self, tenant: TenantFlow, user: UserFlow) -> None:
+    def _forget_idle(self, tenant: TenantFlow, user: UserFlow | None) -> None:
         """Drop flows whose tag a newcomer would get anyway."""
-        if user.count == 0 and user.start <= tenant.virtual:
+        if user is not None and user.count == 0 and user.start <= tenant.virtual:
             del tenant.users[user.name]
         if tenant.count == 0 and not tenant.users and tenant.start <= self.virtual:
             del self.tenants[tenant.name]

@@ -54,6 +54,8 @@ def open_tiers(replica: Replica, policy: Policy, reserved: Sequence[float], now:
     """
     if not replica.is_usable or now < replica.busy_until:
         return 0
+    if policy.release_at_once:
+        return len(policy.tiers)
     view = View(replica, now)
     for rank, tier in enumerate(policy.tiers):
         if closed_by(view, policy, tier, reserved[rank]) is not None:

@@ -16,37 +16,42 @@ STALE_SLACK = 64
 class KeyedHeap(Generic[Item]):
     """Items by ascending key; equal keys come out in the order in which they were set."""
 
-    __slots__ = ("_entries", "_keys", "_sequence")
+    __slots__ = ("_entries", "_live", "_sequence")
 
     def __init__(self) -> None:
         self._entries: list[tuple[Any, int, Item]] = []
-        self._keys: dict[Item, Any] = {}
+        self._live: dict[Item, tuple[Any, int]] = {}
+        """Key and sequence number of each item's one valid entry; the other entries are stale."""
         self._sequence = 0
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._live)
 
     def __contains__(self, item: Item) -> bool:
-        return item in self._keys
+        return item in self._live
 
     def set(self, item: Item, key: Any) -> None:
-        """Insert `item`, or move it to `key`."""
-        self._keys[item] = key
+        """Insert `item`, or move it to `key`; an unchanged key leaves it where it is."""
+        live = self._live.get(item)
+        if live is not None and live[0] == key:
+            return
         self._sequence += 1
+        self._live[item] = (key, self._sequence)
         heappush(self._entries, (key, self._sequence, item))
-        if len(self._entries) > 2 * len(self._keys) + STALE_SLACK:
+        if len(self._entries) > 2 * len(self._live) + STALE_SLACK:
             self._drop_stale()
 
     def discard(self, item: Item) -> None:
         """Remove `item` if it is there."""
-        self._keys.pop(item, None)
+        self._live.pop(item, None)
 
     def first(self) -> Item | None:
         """The item with the smallest key, or None when empty; it stays in the heap."""
-        entries, keys = self._entries, self._keys
+        entries, live = self._entries, self._live
         while entries:
-            key, _, item = entries[0]
-            if keys.get(item) == key:
+            _, sequence, item = entries[0]
+            found = live.get(item)
+            if found is not None and found[1] == sequence:
                 return item
             heappop(entries)
         return None
@@ -54,18 +59,16 @@ class KeyedHeap(Generic[Item]):
     def first_key(self) -> Any:
         """The smallest key, or None when empty."""
         item = self.first()
-        return None if item is None else self._keys[item]
+        return None if item is None else self._live[item][0]
 
     def items(self) -> list[Item]:
         """All items, in no particular order."""
-        return list(self._keys)
+        return list(self._live)
 
     def key_of(self, item: Item) -> Any:
         """The key that `item` was set to last."""
-        return self._keys[item]
+        return self._live[item][0]
 
     def _drop_stale(self) -> None:
-        keys = self._keys
-        kept = [entry for entry in self._entries if keys.get(entry[2]) == entry[0]]
-        heapify(kept)
-        self._entries = kept
+        self._entries = [(key, sequence, item) for item, (key, sequence) in self._live.items()]
+        heapify(self._entries)

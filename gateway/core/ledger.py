@@ -15,7 +15,10 @@ HISTORY_MAX = 4_096
 class Grant:
     """One request on one replica, from its release to the end of its upstream."""
 
-    __slots__ = ("granted_at", "kv_tokens", "is_started", "sequences", "started_at", "waiting")
+    __slots__ = (
+        "charged", "found_room", "granted_at", "is_started", "kv_tokens", "output_tokens",
+        "sequences", "started_at", "waiting", "was_owed",
+    )  # fmt: skip
 
     def __init__(self, waiting: Waiting, *, sequences: int, granted_at: float) -> None:
         self.waiting = waiting
@@ -25,6 +28,14 @@ class Grant:
         self.granted_at = granted_at
         self.is_started = False
         self.started_at = granted_at
+        self.output_tokens = 0
+        """Produced so far, as far as we were told."""
+        self.charged = waiting.cost
+        """What its flow has been charged until now."""
+        self.was_owed = False
+        """Whether its tier's floor let it go."""
+        self.found_room = False
+        """Whether the engine could begin with it at once, as far as we know."""
 
     @property
     def tier(self) -> int:
@@ -93,17 +104,19 @@ class Ledger:
         self._remember(now)
         return grant
 
-    def produced(self, request_id: str, output_tokens: int) -> None:
+    def produced(self, request_id: str, output_tokens: int) -> Grant | None:
         """A running grant made `output_tokens` so far: more than predicted raises its KV."""
         grant = self.grants.get(request_id)
         if grant is None:
-            return
+            return None
+        grant.output_tokens = max(grant.output_tokens, output_tokens)
         growth = grant.waiting.prompt_tokens * grant.sequences + output_tokens - grant.kv_tokens
         if growth > 0:
             grant.kv_tokens += growth
             self.kv_tokens += growth
             if not grant.is_started:
                 self.unstarted_kv_by_tier[grant.tier] += growth
+        return grant
 
     def at(self, instant: float) -> tuple[int, int] | None:
         """(sequences, KV tokens) as they stood at `instant`; None when that is forgotten."""

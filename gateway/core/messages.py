@@ -64,6 +64,7 @@ class Usage:
     """Tokens an engine charged for, as it reported them or as counted from the stream."""
 
     prompt_tokens: int = 0
+    """0: not reported, the estimate stands."""
     output_tokens: int = 0
     cached_tokens: int = 0
 

@@ -4,10 +4,10 @@ The choice is made at the instant at which capacity is free, never before. Nobod
 eligible request that ranks before it, not even into a free slot.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gateway.core.fairqueue import EligibilityClass, Waiting
+from gateway.core.fairqueue import Waiting
 from gateway.core.freeness import freeness
 from gateway.core.gate import unfit_by
 from gateway.core.pool import Pool
@@ -24,70 +24,52 @@ class Choice:
     """Whether the tier's floor, not its rank, let it go."""
 
 
-def choose(
-    pool: Pool,
-    replicas: Sequence[Replica],
-    now: float,
-    only: tuple[int, EligibilityClass] | None = None,
-) -> Choice | None:
-    """The next release onto one of `replicas`, or None when nothing can go.
-
-    `only` restricts the search to one tier and class, for an arrival that changed nothing else.
-    """
+def choose(pool: Pool, replicas: Sequence[Replica], now: float) -> Choice | None:
+    """The next release onto one of `replicas`, or None when nothing can go."""
     opened = [
         (replica, tiers) for replica in replicas if (tiers := pool.open_tiers(replica, now)) > 0
     ]
     if not opened:
         return None
     for tier, is_owed in _tiers_in_order(pool):
-        if only is not None and tier != only[0]:
-            continue
         judged_as = 0 if is_owed else tier
         candidates = [replica for replica, tiers in opened if judged_as < tiers]
         if not candidates:
             return None  # ceilings never rise with the rank: no later tier is open either
-        kinds = pool.queues[tier].classes if only is None else (only[1],)
-        best = _best_of(pool, tier, kinds, judged_as=judged_as, candidates=candidates, now=now)
-        if best is not None:
-            return Choice(best[0], best[1], is_owed)
+        best = _best_of(pool, tier, judged_as=judged_as, candidates=candidates, now=now)
+        if best is None or (is_owed and not pool.floors.is_owed(tier, best[0].cost)):
+            continue
+        return Choice(best[0], best[1], is_owed)
     return None
 
 
 def _tiers_in_order(pool: Pool) -> Iterator[tuple[int, bool]]:
-    """(tier, is it owed its floor): the owed first, then all that wait by rank."""
+    """(tier, may its floor let it go): those that may be owed first, then all that wait by rank."""
     backlogged = [tier for tier, queue in enumerate(pool.queues) if queue.count]
     for tier in backlogged:
-        # The lower bound spares most releases the search for the tier's head.
-        if pool.floors.deficits[tier] >= pool.queues[tier].cost_min:
-            cost = _head_cost(pool, tier)
-            if cost is not None and pool.floors.is_owed(tier, cost):
+        # The lower bound spares most releases the search for the tier's heads.
+        if pool.floors.is_owed(tier, pool.queues[tier].cost_min):
+            costs = _head_costs(pool, tier)
+            pool.floors.cap(tier, max(costs))
+            if pool.floors.is_owed(tier, min(costs)):
                 yield tier, True
     for tier in backlogged:
         yield tier, False
 
 
-def _head_cost(pool: Pool, tier: int) -> float | None:
+def _head_costs(pool: Pool, tier: int) -> list[float]:
     queue = pool.queues[tier]
-    heads = [head for kind in queue.classes if (head := queue.head(kind)) is not None]
-    if not heads:
-        return None
-    return heads[0].cost if len(heads) == 1 else min(heads, key=queue.rank).cost
+    return [head.cost for kind in queue.classes if (head := queue.head(kind)) is not None]
 
 
 def _best_of(
-    pool: Pool,
-    tier: int,
-    kinds: Iterable[EligibilityClass],
-    *,
-    judged_as: int,
-    candidates: Sequence[Replica],
-    now: float,
+    pool: Pool, tier: int, *, judged_as: int, candidates: Sequence[Replica], now: float
 ) -> tuple[Waiting, Replica] | None:
     queue = pool.queues[tier]
     judge = pool.policy.tiers[judged_as]
     reserved = pool.reserved(now)[judged_as]
     best: tuple[Waiting, list[Replica]] | None = None
-    for kind in kinds:
+    for kind in queue.classes:
         waiting = queue.head(kind)
         if waiting is None:
             continue
@@ -96,9 +78,11 @@ def _best_of(
         fitting = [
             replica
             for replica in candidates
-            if kind.model in replica.models
-            and replica.name not in kind.excluded
-            and unfit_by(waiting, replica, judge, reserved=reserved) is None
+            if replica.may_serve(waiting.request)
+            and (
+                pool.policy.release_at_once
+                or unfit_by(waiting, replica, judge, reserved=reserved) is None
+            )
         ]
         if fitting:
             best = waiting, fitting

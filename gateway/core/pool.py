@@ -4,11 +4,12 @@ The model is a constraint on where a request can run, not a level of fairness: t
 share no replica never compete, two that share one are served from the same queues.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from gateway.core.fairqueue import FairQueue
+from gateway.core.fairqueue import FairQueue, Waiting
 from gateway.core.floors import Floors
 from gateway.core.gate import open_tiers
+from gateway.core.messages import Request
 from gateway.core.policy import Policy
 from gateway.core.rates import Rate
 from gateway.core.replica import Replica
@@ -56,11 +57,22 @@ class Pool:
         return self._reserved
 
     def open_tiers(self, replica: Replica, now: float) -> int:
-        """Tiers, from 0 down, whose gate on `replica` is open; judged again only if touched."""
+        """Tiers, from 0 down, whose gate on `replica` is open; judged again only if touched.
+
+        Time alone shuts one gate: the allowance beyond the slots shrinks as the release rate
+        decays. Those that time opens are looked at again when the scheduler wakes.
+        """
         reserved = self.reserved(now)
-        if replica.open_tiers is None:
-            replica.open_tiers = open_tiers(replica, self.policy, reserved, now)
-        return replica.open_tiers
+        known = replica.open_tiers
+        if known is None or (known and replica.judged_at != now and replica.waiting):
+            known = replica.open_tiers = open_tiers(replica, self.policy, reserved, now)
+            replica.judged_at = now
+        return known
+
+    @property
+    def backlog(self) -> list[int]:
+        """Requests waiting in each tier."""
+        return [queue.count for queue in self.queues]
 
     def serving(self, model: str) -> list[Replica]:
         """Usable replicas that serve `model`."""
@@ -70,11 +82,18 @@ class Pool:
             if model in replica.models and replica.is_usable
         ]
 
+    def has_replica_for(self, request: Request) -> bool:
+        """Whether any usable replica that has not failed `request` serves its model."""
+        return any(replica.may_serve(request) for replica in self.replicas.values())
+
     def adopt(self, other: "Pool") -> None:
-        """Take over the debts and activity of a pool this one replaces (same tiers)."""
+        """Take over what a pool that this one replaces knew (same tiers and cost unit)."""
         for mine, theirs in zip(self.queues, other.queues, strict=True):
             for debt in theirs.debts():
                 mine.adopt_debt(debt)
+        for tier, deficit in enumerate(other.floors.deficits):
+            self.floors.deficits[tier] += deficit
+        self.drain_rate.merge(other.drain_rate)
         for tier, seen in enumerate(other._last_seen):
             if seen is not None:
                 self._last_seen[tier] = max(seen, self._last_seen[tier] or seen)
@@ -93,6 +112,32 @@ class Pool:
         self._reserved_until = until
         for replica in self.replicas.values():
             replica.touch()
+
+
+def regrouped(
+    policy: Policy,
+    old: Sequence[Pool],
+    *,
+    replicas: Iterable[Replica],
+    waiting: Iterable[Waiting],
+    keeps_debts: bool,
+) -> list[Pool]:
+    """The pools after models or tiers changed; all that waits is in one of them again."""
+    known, line = list(replicas), sorted(waiting, key=lambda each: each.order)
+    lonely = [frozenset((each.request.model,)) for each in line]
+    pools = [
+        Pool(policy, models)
+        for models in components([*(replica.models for replica in known), *lonely])
+    ]
+    for pool in pools:
+        pool.replicas = {each.name: each for each in known if each.models & pool.models}
+        for former in old:
+            if keeps_debts and former.models & pool.models:
+                pool.adopt(former)
+    pool_of = {model: pool for pool in pools for model in pool.models}
+    for each in line:
+        pool_of[each.request.model].queues[each.request.tier].push(each)
+    return pools
 
 
 def components(serves: Iterable[frozenset[str]]) -> list[set[str]]:

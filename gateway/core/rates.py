@@ -23,6 +23,12 @@ class Rate:
         mean_life_s = self.half_life_s / 0.6931471805599453
         return self._decayed(now) / mean_life_s
 
+    def merge(self, other: "Rate") -> None:
+        """Count the events of `other` too."""
+        if other._at is not None:
+            at = other._at if self._at is None else max(self._at, other._at)
+            self.add(at, other._decayed(at))
+
     def _decayed(self, now: float) -> float:
         if self._at is None:
             return 0.0

@@ -8,8 +8,8 @@ compared with the ledger of the instant at which it was asked for.
 
 from collections import deque
 
-from gateway.core.ledger import Ledger
-from gateway.core.messages import ReplicaReport
+from gateway.core.ledger import Grant, Ledger
+from gateway.core.messages import ReplicaReport, Request
 from gateway.core.rates import Mean, Rate
 
 FOREIGN_WINDOW = 3
@@ -18,6 +18,10 @@ FRESH_INTERVALS = 3
 """A report older than this many scrape intervals is stale."""
 SLOTS_SIGHTINGS = 2
 """Scrapes that must show a full engine before its slots count as learnt."""
+KV_FULL = 0.9
+"""An engine that fills this share of its KV may queue for want of KV rather than of slots."""
+FROZEN_S = 10.0
+"""With no step for this long an engine's gauges show what was, not what is."""
 ITL_TOKENS_MIN = 50
 """Fewer tokens than this say nothing of the speed."""
 PREFILL_TOKENS_MIN = 512
@@ -37,10 +41,11 @@ class Replica:
 
     __slots__ = (
         "_foreign_seen", "_full_sightings", "_last_prefill_end", "_prefill_rate", "_previous",
-        "busy_until", "foreign", "configured_slots", "is_draining", "is_lost", "is_removed",
-        "kv_capacity_tokens", "kv_use_tokens_scraped", "ledger", "ledger_kv_at_scrape",
-        "learnt_slots", "models", "name", "open_tiers", "release_rate", "report", "reported_at",
-        "round_trip_s", "tpot_at", "tpot_s", "weight",
+        "_progress", "_progressed_at", "busy_until", "foreign", "configured_slots", "is_draining",
+        "is_lost", "is_removed", "judged_at", "kv_capacity_tokens", "kv_use_tokens_scraped",
+        "ledger", "ledger_kv_at_scrape", "learnt_slots", "models", "name", "open_tiers",
+        "proven_sequences", "release_rate", "report", "reported_at", "round_trip_s", "tpot_at",
+        "tpot_s", "weight",
     )  # fmt: skip
 
     def __init__(self, name: str, *, tiers: int) -> None:
@@ -55,6 +60,7 @@ class Replica:
         self.busy_until = 0.0
         self.open_tiers: int | None = None
         """Tiers 0 .. open_tiers-1 may release one ordinary request here; None: to be judged."""
+        self.judged_at = 0.0
         self.release_rate = Rate(RELEASE_HALF_LIFE_S)
         self.forget()
 
@@ -67,6 +73,8 @@ class Replica:
         self.report: ReplicaReport | None = None
         self.reported_at: float | None = None
         self.learnt_slots: int | None = None
+        self.proven_sequences = 0
+        """The most it was ever seen to run at once: its slots are no fewer."""
         self.kv_capacity_tokens: int | None = None
         self.kv_use_tokens_scraped = 0.0
         self.ledger_kv_at_scrape = 0
@@ -74,6 +82,8 @@ class Replica:
         self.tpot_at = 0.0
         self.round_trip_s = 0.0
         self._previous: ReplicaReport | None = None
+        self._progress = -1.0
+        self._progressed_at = 0.0
         self._foreign_seen: deque[int] = deque(maxlen=FOREIGN_WINDOW)
         self.foreign = 0
         """Sequences there that did not come through this gateway."""
@@ -85,6 +95,10 @@ class Replica:
     def is_usable(self) -> bool:
         """Whether anything new may be put here at all."""
         return not (self.is_lost or self.is_draining or self.is_removed)
+
+    def may_serve(self, request: Request) -> bool:
+        """Whether `request` may run here at all: its model, and it did not fail here before."""
+        return self.is_usable and request.model in self.models and self.name not in request.excluded
 
     @property
     def slots(self) -> int | None:
@@ -105,7 +119,10 @@ class Replica:
         """Estimate of the sequences that wait inside the engine now."""
         slots = self.slots
         if slots is None:
-            return self.ledger.unstarted_sequences
+            # What it ran before it can run again without a sign that it started.
+            return max(
+                0, min(self.ledger.unstarted_sequences, self.occupied - self.proven_sequences)
+            )
         if self.kv_capacity_tokens is not None and self.kv_tokens > self.kv_capacity_tokens:
             return max(self.ledger.unstarted_sequences, self.occupied - slots, 0)
         return max(0, self.occupied - slots)
@@ -152,18 +169,10 @@ class Replica:
         self.report = report
         self.reported_at = now
         self.round_trip_s = round_trip_s
+        self.start_plain(sent_at, queued=report.waiting or 0)
         own = self.ledger.at(sent_at)
-        if report.running is not None and report.waiting is not None:
-            if own is not None:
-                seen = max(0, report.running + report.waiting - own[0])
-                self._foreign_seen.append(seen)
-                self.foreign = min(self._foreign_seen)
-            self._learn_slots(report.running, report.waiting)
-        if report.kv_capacity_tokens:
-            self.kv_capacity_tokens = report.kv_capacity_tokens
-            if report.kv_use is not None:
-                self.kv_use_tokens_scraped = report.kv_use * report.kv_capacity_tokens
-                self.ledger_kv_at_scrape = self.ledger.kv_tokens if own is None else own[1]
+        self._take_load(report, None if own is None else own[0], now)
+        self._take_kv(report, own)
         if previous is not None:
             self._learn_tpot(previous, report, now)
 
@@ -173,18 +182,83 @@ class Replica:
             return
         self._set_tpot(tpot_s, now)
 
-    def take_first_token(self, prompt_tokens: int, granted_at: float, now: float) -> None:
+    def take_first_token(self, grant: Grant, now: float) -> None:
         """A first token came: the time since the prefill before it measures the prefill rate."""
-        elapsed_s = now - max(granted_at, self._last_prefill_end)
+        elapsed_s = now - max(grant.granted_at, self._last_prefill_end)
         self._last_prefill_end = now
-        if prompt_tokens >= PREFILL_TOKENS_MIN and elapsed_s > 0.0:
+        prompt_tokens = grant.waiting.prompt_tokens
+        # One that waited for a slot would measure the wait.
+        if grant.found_room and prompt_tokens >= PREFILL_TOKENS_MIN and elapsed_s > 0.0:
             self._prefill_rate.add(prompt_tokens / elapsed_s)
 
-    def _learn_slots(self, running: int, waiting: int) -> None:
-        """vLLM does not export max_num_seqs: a full engine with a queue shows it."""
+    def has_room_for(self, sequences: int) -> bool:
+        """Whether the engine can begin with this many at once, as far as is known."""
+        if self.waiting:
+            return False
+        return self.slots is None or self.occupied + sequences <= self.slots
+
+    def prefilled_share(self, grant: Grant, now: float) -> float:
+        """Share of its prompt, 0..1, that the engine has probably computed for `grant`."""
+        expected_s = grant.waiting.prompt_tokens / self.prefill_rate
+        if grant.is_started or expected_s <= 0.0:
+            return 1.0
+        return min(1.0, (now - grant.granted_at) / expected_s)
+
+    def start_plain(self, as_of: float, *, queued: int) -> None:
+        """A plain request shows no first token: infer that the engine began with it by `as_of`.
+
+        It did when its predicted prefill has passed and the engine's queue, as scraped, is
+        shorter than its rank from the newest; without a scrape the prefill alone decides.
+        """
+        for rank, grant in self.ledger.rank_of_unstarted():
+            waiting = grant.waiting
+            if waiting.request.streams or rank <= queued:
+                continue
+            prefill_s = waiting.prompt_tokens / self.prefill_rate + self.step_s
+            if grant.granted_at + prefill_s <= as_of:
+                self.ledger.start(waiting.request.id, as_of)
+
+    def _take_load(self, report: ReplicaReport, own: int | None, now: float) -> None:
+        if report.running is None or report.waiting is None:
+            return
+        is_frozen = self._is_frozen(report, now)
+        if own is not None:
+            # An idle engine makes no step, so it would never correct what it showed last.
+            is_past = is_frozen and not own and not self.ledger.grants
+            seen = 0 if is_past else max(0, report.running + report.waiting - own)
+            self._foreign_seen.append(seen)
+            self.foreign = min(self._foreign_seen)
+        self.proven_sequences = max(self.proven_sequences, report.running)
+        self._learn_slots(report.running, report.waiting, report.kv_use or 0.0)
+
+    def _is_frozen(self, report: ReplicaReport, now: float) -> bool:
+        counters = (report.iterations, report.prompt_tokens, report.generation_tokens)
+        known = [counter for counter in counters if counter is not None]
+        if not known or sum(known) != self._progress:
+            self._progress, self._progressed_at = sum(known), now
+        return now - self._progressed_at >= FROZEN_S
+
+    def _take_kv(self, report: ReplicaReport, own: tuple[int, int] | None) -> None:
+        if not report.kv_capacity_tokens:
+            return
+        self.kv_capacity_tokens = report.kv_capacity_tokens
+        # At a cold start and in a long prefill the gauges read zero whatever runs.
+        is_blind = report.running == report.waiting == 0 and own is not None and own[0] > 0
+        if report.kv_use is not None and not is_blind:
+            self.kv_use_tokens_scraped = report.kv_use * report.kv_capacity_tokens
+            self.ledger_kv_at_scrape = self.ledger.kv_tokens if own is None else own[1]
+
+    def _learn_slots(self, running: int, waiting: int, kv_use: float) -> None:
+        """vLLM does not export max_num_seqs: a full engine with a queue shows it.
+
+        A queue behind a long prefill or for want of KV says nothing of the slots, and too low a
+        figure would not correct itself: headroom keeps the lower tiers from probing it.
+        """
         if self.learnt_slots is not None and running > self.learnt_slots:
             self.learnt_slots = running
         if waiting < 1 or running < 1:
+            return
+        if self.ledger.unstarted_sequences > waiting or kv_use >= KV_FULL:
             return
         self._full_sightings.append(running)
         if len(self._full_sightings) == SLOTS_SIGHTINGS:

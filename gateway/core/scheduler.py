@@ -5,14 +5,12 @@ gateway, a simulator and a cluster's leader can all run the same object. Each ev
 replicas, and only those are looked at again.
 """
 
-import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import assert_never
 
 from gateway.core import admission, cost
-from gateway.core.fairqueue import EligibilityClass, Waiting
-from gateway.core.heap import KeyedHeap
+from gateway.core.fairqueue import Waiting
 from gateway.core.ledger import Grant
 from gateway.core.messages import (
     Arrived,
@@ -41,14 +39,18 @@ from gateway.core.messages import (
 )
 from gateway.core.placement import choose
 from gateway.core.policy import Policy
-from gateway.core.pool import Pool, components
+from gateway.core.pool import Pool, regrouped
 from gateway.core.predict import Predictor
 from gateway.core.replica import Replica
+from gateway.core.waitroom import WaitingRoom
+from gateway.core.weigh import reweigh, weigh
 
 RECHECK_S = 0.5
 """While requests wait, gates that open with time alone are looked at again this often."""
 BUSY_REST_S = 0.25
 """A replica that answered "busy" gets nothing for this long, or until something ends there."""
+CHARGE_AHEAD = 1.25
+"""A request that outgrows its estimate is charged this much of what it has cost so far: seldom."""
 
 
 class Scheduler:
@@ -59,13 +61,10 @@ class Scheduler:
         self.predictor = Predictor(policy.bounds.predictions)
         self.pools: list[Pool] = []
         self.replicas: dict[str, Replica] = {}
-        self.waiting: dict[str, Waiting] = {}
+        self.room = WaitingRoom()
         self.granted: dict[str, tuple[Grant, Replica]] = {}
         self.is_closed = False
         self._pool_of: dict[str, Pool] = {}
-        self._waiting_by_user: dict[tuple[str, str], int] = {}
-        self._deadlines: KeyedHeap[Waiting] = KeyedHeap()
-        self._waiting_bytes = 0
         self._sequence = 0
         self._wake_at: float | None = None
 
@@ -108,6 +107,11 @@ class Scheduler:
 
     # Questions; they change nothing.
 
+    @property
+    def waiting(self) -> dict[str, Waiting]:
+        """What waits, by request id."""
+        return self.room.requests
+
     def pool_of(self, model: str) -> Pool | None:
         """The pool that serves `model`, or None for a model without any replica."""
         return self._pool_of.get(model)
@@ -138,87 +142,49 @@ class Scheduler:
         if self.is_closed:
             self._refuse(request, Reason.SHUTTING_DOWN, now, out)
             return
-        if pool is None or not pool.serving(request.model):
+        if pool is None or not pool.has_replica_for(request):
             self._refuse(request, Reason.NO_REPLICA, now, out)
             return
-        user = (request.tenant, request.user)
-        if self._waiting_by_user.get(user, 0) >= self.policy.bounds.waiting_per_user:
+        if self.room.is_full_for(request.tenant, request.user, self.policy.bounds):
             self._refuse(request, Reason.USER_QUEUE_FULL, now, out)
             return
-        waiting = self._weigh(request)
+        self._sequence += 1
+        waiting = weigh(self.policy, self.predictor, request, self._sequence)
         pool.saw(request.tier, now)
         if self.policy.release_at_once:
             self._forward(pool, waiting, now, out)
             return
-        was_blocked = waiting.kind in pool.queues[request.tier].classes
+        queue = pool.queues[request.tier]
         self._enqueue(pool, waiting)
-        if not was_blocked:
-            only = (request.tier, waiting.kind)
-            self._fill(pool, pool.serving(request.model), now, out, only=only)
-        if request.id in self.waiting and self._is_full():
+        # Behind another of its class nothing is open for it that was not for that one.
+        if queue.head(waiting.kind) is waiting:
+            self._fill(pool, pool.serving(request.model), now, out)
+        while request.id in self.waiting and self.room.is_full(self.policy.bounds):
             self._shed(waiting, now, out)
 
-    def _weigh(self, request: Request) -> Waiting:
-        prompt_tokens = self.predictor.prompt_tokens(request)
-        output_tokens = self.predictor.output_tokens(request)
-        tier = self.policy.tiers[request.tier]
-        patience_s = min(tier.patience_s, request.patience_s or tier.patience_s)
-        kv_tokens = (prompt_tokens + output_tokens) * request.sequences
-        self._sequence += 1
-        return Waiting(
-            request,
-            kind=EligibilityClass(
-                request.model, int(math.log2(kv_tokens) / 2), request.sequences, request.excluded
-            ),
-            order=(request.arrived_at, self._sequence),
-            cost=cost.estimated(
-                self.policy,
-                sequences=request.sequences,
-                prompt_tokens=prompt_tokens,
-                output_tokens=output_tokens,
-            ),
-            prompt_tokens=prompt_tokens,
-            output_tokens=output_tokens,
-            deadline=request.arrived_at + patience_s,
-        )
-
     def _enqueue(self, pool: Pool, waiting: Waiting) -> None:
-        request = waiting.request
-        pool.queues[request.tier].push(waiting)
-        self.waiting[request.id] = waiting
-        self._waiting_bytes += request.body_bytes
-        self._deadlines.set(waiting, waiting.deadline)
-        user = (request.tenant, request.user)
-        self._waiting_by_user[user] = self._waiting_by_user.get(user, 0) + 1
+        pool.queues[waiting.request.tier].push(waiting)
+        self.room.enter(waiting)
 
-    def _dequeued(self, waiting: Waiting) -> None:
+    def _dequeue(self, waiting: Waiting) -> None:
         request = waiting.request
-        del self.waiting[request.id]
-        self._waiting_bytes -= request.body_bytes
-        self._deadlines.discard(waiting)
-        user = (request.tenant, request.user)
-        left = self._waiting_by_user[user] - 1
-        if left:
-            self._waiting_by_user[user] = left
-        else:
-            del self._waiting_by_user[user]
-
-    def _is_full(self) -> bool:
-        bounds = self.policy.bounds
-        return len(self.waiting) > bounds.waiting or self._waiting_bytes > bounds.waiting_bytes
+        self._pool_of[request.model].queues[request.tier].remove(waiting)
+        self.room.leave(waiting)
 
     def _shed(self, newcomer: Waiting, now: float, out: list[Decision]) -> None:
-        pool, waiting = admission.victim(self.pools)
-        self._evict(
-            pool, waiting, Reason.QUEUE_FULL if waiting is newcomer else Reason.SHED, now, out
-        )
+        waiting = admission.victim(self.pools)
+        self._evict(waiting, Reason.QUEUE_FULL if waiting is newcomer else Reason.SHED, now, out)
+        self._fill_behind(waiting, now, out)
 
-    def _evict(
-        self, pool: Pool, waiting: Waiting, reason: Reason, now: float, out: list[Decision]
-    ) -> None:
-        pool.queues[waiting.request.tier].remove(waiting)
-        self._dequeued(waiting)
+    def _evict(self, waiting: Waiting, reason: Reason, now: float, out: list[Decision]) -> None:
+        self._dequeue(waiting)
         self._refuse(waiting.request, reason, now, out)
+
+    def _fill_behind(self, gone: Waiting, now: float, out: list[Decision]) -> None:
+        """One that waited went: the next of its class may fit where it did not."""
+        pool = self._pool_of[gone.request.model]
+        if pool.queues[gone.request.tier].head(gone.kind) is not None:
+            self._fill(pool, pool.serving(gone.request.model), now, out)
 
     def _refuse(self, request: Request, reason: Reason, now: float, out: list[Decision]) -> None:
         pool = self._pool_of.get(request.model)
@@ -232,52 +198,40 @@ class Scheduler:
     # Release.
 
     def _fill(
-        self,
-        pool: Pool,
-        replicas: Iterable[Replica],
-        now: float,
-        out: list[Decision],
-        only: tuple[int, EligibilityClass] | None = None,
+        self, pool: Pool, replicas: Iterable[Replica], now: float, out: list[Decision]
     ) -> None:
         """Release onto `replicas` until nothing more may go there."""
         touched = list(replicas)
-        while (choice := choose(pool, touched, now, only)) is not None:
-            waiting, replica = choice.waiting, choice.replica
-            queue = pool.queues[waiting.request.tier]
-            queue.take(waiting)
-            self._dequeued(waiting)
-            backlog = [queue.count for queue in pool.queues]
-            pool.floors.released(waiting.request.tier, waiting.cost, backlog)
-            self._grant(pool, waiting, replica, now, out)
-            if only is not None:
-                return
+        while pool.waiting and (choice := choose(pool, touched, now)) is not None:
+            waiting = choice.waiting
+            tier = waiting.request.tier
+            pool.queues[tier].take(waiting)
+            self.room.leave(waiting)
+            pool.floors.released(tier, waiting.cost, pool.backlog)
+            grant = self._grant(pool, waiting, choice.replica, now, out)
+            grant.was_owed = choice.is_owed
 
     def _forward(self, pool: Pool, waiting: Waiting, now: float, out: list[Decision]) -> None:
         """The contrast: no queue and no gate, to the replica with the least outstanding."""
-        fitting = [
-            replica
-            for replica in pool.serving(waiting.request.model)
-            if replica.name not in waiting.request.excluded
-        ]
-        if not fitting:
-            self._refuse(waiting.request, Reason.NO_REPLICA, now, out)
-            return
-        replica = min(fitting, key=lambda candidate: (candidate.ledger.sequences, candidate.name))
-        self._grant(pool, waiting, replica, now, out)
+        fitting = [each for each in pool.replicas.values() if each.may_serve(waiting.request)]
+        replica = min(fitting, key=lambda each: (each.ledger.sequences, each.name))
+        self._grant(pool, waiting, replica, now, out).charged = 0.0
 
     def _grant(
         self, pool: Pool, waiting: Waiting, replica: Replica, now: float, out: list[Decision]
-    ) -> None:
+    ) -> Grant:
         sequences = waiting.request.sequences
         if replica.slots is not None:
             sequences = min(sequences, replica.slots)
         grant = Grant(waiting, sequences=sequences, granted_at=now)
+        grant.found_room = replica.has_room_for(sequences)
         replica.ledger.enter(grant, now)
         replica.touch()
         self.granted[waiting.request.id] = (grant, replica)
         pool.drain_rate.add(now)
         waited_s = max(0.0, now - waiting.request.arrived_at)
         out.append(Granted(waiting.request.id, replica.name, waited_s))
+        return grant
 
     # What happens to a grant.
 
@@ -287,20 +241,32 @@ class Scheduler:
             return
         grant, replica = found
         if replica.ledger.start(request_id, now) is not None:
-            replica.take_first_token(grant.waiting.prompt_tokens, grant.granted_at, now)
+            replica.take_first_token(grant, now)
             self._refill(replica, now, out)
 
     def _progressed(self, event: Progressed) -> None:
         replica = self.replicas.get(event.replica)
-        if replica is not None:
-            for request_id, output_tokens in event.output_tokens.items():
-                replica.ledger.produced(request_id, output_tokens)
+        if replica is None:
+            return
+        for request_id, output_tokens in event.output_tokens.items():
+            grant = replica.ledger.produced(request_id, output_tokens)
+            if grant is None:
+                continue
+            waiting = grant.waiting
+            due = cost.produced(
+                self.policy,
+                sequences=waiting.request.sequences,
+                prompt_tokens=waiting.prompt_tokens,
+                output_tokens=grant.output_tokens,
+            )
+            if due > grant.charged:
+                self._charge(grant, due * CHARGE_AHEAD)
 
     def _finished(self, event: Finished, now: float, out: list[Decision]) -> None:
         waiting = self.waiting.get(event.request_id)
         if waiting is not None:
-            self._pool_of[waiting.request.model].queues[waiting.request.tier].remove(waiting)
-            self._dequeued(waiting)
+            self._dequeue(waiting)
+            self._fill_behind(waiting, now, out)
             return
         found = self.granted.pop(event.request_id, None)
         if found is None:
@@ -322,25 +288,30 @@ class Scheduler:
         if usage is not None and event.outcome is Outcome.DONE:
             self.predictor.learn(request, usage)
         if usage is None:
-            produced = waiting.output_tokens if event.outcome is Outcome.DONE else 0
-            usage = Usage(
-                prompt_tokens=waiting.prompt_tokens, output_tokens=produced * request.sequences
-            )
-        prefilled = 1.0
-        if not grant.is_started:
-            expected_s = waiting.prompt_tokens / replica.prefill_rate
-            prefilled = (now - grant.granted_at) / expected_s if expected_s > 0.0 else 1.0
+            output_tokens = grant.output_tokens
+            if event.outcome is Outcome.DONE and not output_tokens:
+                output_tokens = waiting.output_tokens * request.sequences
+            usage = Usage(output_tokens=output_tokens)
+        if not usage.prompt_tokens:
+            usage = replace(usage, prompt_tokens=waiting.prompt_tokens)
         actual = cost.settled(
             self.policy,
             outcome=event.outcome,
             sequences=request.sequences,
             usage=usage,
-            prefilled=prefilled,
+            prefilled=replica.prefilled_share(grant, now),
         )
+        self._charge(grant, actual)
+
+    def _charge(self, grant: Grant, cost_now: float) -> None:
+        """Let the grant's flow have been charged `cost_now`, neither more nor less."""
+        request = grant.waiting.request
+        difference, grant.charged = cost_now - grant.charged, cost_now
         pool = self._pool_of.get(request.model)
-        if pool is not None and not self.policy.release_at_once:
-            queue = pool.queues[request.tier]
-            queue.settle(request.tenant, request.user, actual - waiting.cost)
+        if pool is None or self.policy.release_at_once or difference == 0.0:
+            return
+        pool.queues[request.tier].settle(request.tenant, request.user, difference)
+        pool.floors.settled(request.tier, difference, pool.backlog, was_owed=grant.was_owed)
 
     def _bounced(self, request_id: str, now: float, out: list[Decision]) -> None:
         found = self.granted.pop(request_id, None)
@@ -349,14 +320,17 @@ class Scheduler:
         grant, replica = found
         request = grant.waiting.request
         replica.ledger.leave(request_id, now)
-        pool = self._pool_of.get(request.model)
-        if pool is None or not pool.serving(request.model):
-            self._refuse(request, Reason.NO_REPLICA, now, out)
-            return
         replica.busy_until = now + BUSY_REST_S
-        pool.queues[request.tier].settle(request.tenant, request.user, -grant.waiting.cost)
-        self._enqueue(pool, grant.waiting)
-        self._refill(replica, now, out)
+        self._charge(grant, 0.0)
+        self._forget_if_gone(replica)
+        pool = self._pool_of.get(request.model)
+        if self.is_closed:
+            self._refuse(request, Reason.SHUTTING_DOWN, now, out)
+        elif pool is None or not pool.has_replica_for(request):
+            self._refuse(request, Reason.NO_REPLICA, now, out)
+        else:
+            self._enqueue(pool, grant.waiting)
+        self._refill_all(now, out)
 
     # What happens to a replica.
 
@@ -386,25 +360,7 @@ class Scheduler:
         replica.take_report(
             event.report, sent_at=event.sent_at, now=now, round_trip_s=event.round_trip_s
         )
-        self._start_plain(replica, event.sent_at, now)
         self._refill(replica, now, out)
-
-    def _start_plain(self, replica: Replica, as_of: float, now: float) -> None:
-        """A plain request shows no first token: infer that the engine began with it.
-
-        It did when its predicted prefill has passed and the engine's queue, as scraped, is
-        shorter than its rank from the newest; without fresh reports the prefill alone decides.
-        """
-        interval_s = self.policy.scrape_interval_s
-        report = replica.report if replica.is_report_fresh(now, interval_s) else None
-        queued = 0 if report is None or report.waiting is None else report.waiting
-        for rank, grant in replica.ledger.rank_of_unstarted():
-            waiting = grant.waiting
-            if waiting.request.streams or rank <= queued:
-                continue
-            prefill_s = waiting.prompt_tokens / replica.prefill_rate + replica.step_s
-            if grant.granted_at + prefill_s <= as_of:
-                replica.ledger.start(waiting.request.id, now)
 
     def _lost(self, name: str) -> None:
         replica = self.replicas.get(name)
@@ -423,8 +379,7 @@ class Scheduler:
     def _forget_if_gone(self, replica: Replica) -> None:
         if replica.is_removed and not replica.ledger.grants:
             self.replicas.pop(replica.name, None)
-            for pool in self.pools:
-                pool.replicas.pop(replica.name, None)
+            self._regroup(self.policy)
 
     def _drain(self, event: DrainAsked, now: float, out: list[Decision]) -> None:
         replica = self.replicas.get(event.replica)
@@ -458,65 +413,53 @@ class Scheduler:
         }
         for replica in self.replicas.values():
             replica.ledger.resize(tier_of, len(new.tiers))
-        for grant, _ in self.granted.values():
-            grant.waiting.request = _at_tier(grant.waiting.request, tier_of)
-        for waiting in self.waiting.values():
-            waiting.request = _at_tier(waiting.request, tier_of)
         same_tiers = all(tier_of[rank] == rank for rank in tier_of) and len(tier_of) == len(rank_of)
+        keeps_debts = same_tiers and old.cost == new.cost
+        for waiting in self.waiting.values():
+            reweigh(waiting, new, tier_of)
+        for grant, _ in self.granted.values():
+            reweigh(grant.waiting, new, tier_of)
+            if not keeps_debts and not old.release_at_once:
+                grant.charged = grant.waiting.cost
         self.policy = new
-        self._regroup(new, keep_debts=same_tiers)
+        self._regroup(new, keeps_debts=keeps_debts)
         self._refill_all(now, out)
 
-    def _regroup(self, policy: Policy, *, keep_debts: bool = True) -> None:
+    def _regroup(self, policy: Policy, *, keeps_debts: bool = True) -> None:
         """Rebuild the pools, after models or tiers changed; nothing that waits is lost."""
-        old = self.pools
-        served = [replica.models for replica in self.replicas.values()]
-        lonely = [frozenset((waiting.request.model,)) for waiting in self.waiting.values()]
-        self.pools = [Pool(policy, models) for models in components([*served, *lonely])]
+        self.pools = regrouped(
+            policy,
+            self.pools,
+            replicas=self.replicas.values(),
+            waiting=self.waiting.values(),
+            keeps_debts=keeps_debts,
+        )
         self._pool_of = {model: pool for pool in self.pools for model in pool.models}
-        for pool in self.pools:
-            for replica in self.replicas.values():
-                if replica.models & pool.models:
-                    pool.replicas[replica.name] = replica
-            for former in old:
-                if keep_debts and former.models & pool.models:
-                    pool.adopt(former)
-        for waiting in sorted(self.waiting.values(), key=lambda each: each.order):
-            self._pool_of[waiting.request.model].queues[waiting.request.tier].push(waiting)
 
     def _woke(self, now: float, out: list[Decision]) -> None:
         self._wake_at = None
         self._expire(now, out)
         for replica in self.replicas.values():
             if not replica.is_report_fresh(now, self.policy.scrape_interval_s):
-                self._start_plain(replica, now, now)
+                replica.start_plain(now, queued=0)
         self._refill_all(now, out)
 
     def _expire(self, now: float, out: list[Decision]) -> None:
-        while True:
-            waiting = self._deadlines.first()
-            if waiting is None or waiting.deadline > now:
-                return
+        while (waiting := self.room.expired(now)) is not None:
             pool = self._pool_of[waiting.request.model]
-            has_replica = bool(pool.serving(waiting.request.model))
-            reason = Reason.PATIENCE_SPENT if has_replica else Reason.NO_REPLICA
-            self._evict(pool, waiting, reason, now, out)
+            served = pool.has_replica_for(waiting.request)
+            reason = Reason.PATIENCE_SPENT if served else Reason.NO_REPLICA
+            self._evict(waiting, reason, now, out)
 
     def _close(self, now: float, out: list[Decision]) -> None:
         self.is_closed = True
         for waiting in list(self.waiting.values()):
-            pool = self._pool_of[waiting.request.model]
-            self._evict(pool, waiting, Reason.SHUTTING_DOWN, now, out)
+            self._evict(waiting, Reason.SHUTTING_DOWN, now, out)
 
     def _ask_to_wake(self, now: float, out: list[Decision]) -> None:
         if not self.waiting:
             return
-        wanted = min(self._deadlines.first_key(), now + RECHECK_S)
+        wanted = min(self.room.deadlines.first_key(), now + RECHECK_S)
         if self._wake_at is None or wanted < self._wake_at or self._wake_at <= now:
             self._wake_at = wanted
             out.append(WakeWanted(wanted))
-
-
-def _at_tier(request: Request, tier_of: dict[int, int]) -> Request:
-    tier = tier_of[request.tier]
-    return request if tier == request.tier else replace(request, tier=tier)

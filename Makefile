@@ -1,0 +1,66 @@
+# One verb a line; CI (.ci/run) calls the same ones. Needs Python 3.11+, make, and a package index.
+# ARGS goes to the command behind the verb: make demo ARGS="--seconds 10", make test ARGS="-n 2".
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench sim e2e e2e-containers lock clean
+
+help: ## this list
+	@sed -n 's/^\([a-z0-9-]*\):.*[#]# /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+setup: .venv/.installed ## .venv with the fairgate command
+
+demo: setup ## two emulated replicas, the gateway and a mixed load
+	$(BIN)/fairgate demo $(ARGS)
+
+test: .venv/.installed-dev ## all tests that need nothing but Python
+	$(BIN)/pytest -q $(ARGS)
+
+check: .venv/.installed-dev ## lint, format, types, import directions
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup ## the gateway's own overhead against going direct
+	$(BIN)/fairgate bench $(ARGS)
+
+sim: .venv/.installed-dev ## the scheduler against the engine model, under a virtual clock
+	$(BIN)/pytest -q $(wildcard tests/simulation tests/property tests/unit/test_sim*.py) $(ARGS)
+
+e2e: .venv/.installed-dev ## against a real vLLM
+	$(BIN)/pytest -q -m e2e tests/e2e $(ARGS)
+
+e2e-containers: .venv/.installed-dev ## against a real container engine
+	$(BIN)/pytest -q -m containers tests $(ARGS)
+
+lock: .venv/.installed-dev ## both lock files anew, after a change of pyproject.toml
+	$(PIP) install 'uv>=0.13'
+	$(COMPILE) --output-file requirements.lock pyproject.toml
+	$(COMPILE) --output-file requirements-dev.lock --extra dev pyproject.toml
+
+clean: ## caches and build outputs; .venv stays
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find gateway tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --universal: one lock for every platform and Python from 3.11 on; no header: no address of an index.
+COMPILE = $(BIN)/python -m uv pip compile --quiet --universal --python-version 3.11 \
+	--generate-hashes --no-emit-index-url --no-header
+
+PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.venv/.installed: requirements.lock pyproject.toml | $(BIN)/python
+	$(PIP) install --require-hashes -r requirements.lock
+	$(PIP) install --no-deps --editable .
+	@touch $@
+
+.venv/.installed-dev: requirements-dev.lock .venv/.installed
+	$(PIP) install --require-hashes -r requirements-dev.lock
+	@touch $@
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else \
+		"fairgate needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ...")'
+	$(PYTHON) -m venv .venv

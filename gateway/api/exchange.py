@@ -1,0 +1,276 @@
+"""One exchange with one engine: send, find out whether it really began, pass the bytes on.
+
+The slot is returned when the *upstream* ends, not when the client has read everything.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NoReturn
+
+from gateway.api.auth import Asking
+from gateway.api.life import Life
+from gateway.api.openai import DONE_EVENT, EngineError, engine_error, error_event
+from gateway.api.reply import EVENT_STREAM, JSON_TYPE, Reply
+from gateway.api.rewrite import Rewrite
+from gateway.api.wire import renamed, with_priority
+from gateway.core.messages import Outcome, Usage
+from gateway.errors import GatewayError, UpstreamFailedError
+from gateway.runtime.gate import Grant
+from gateway.upstream.connection import Answer, UpstreamBrokenError
+from gateway.upstream.fleet import Fleet
+from gateway.upstream.sse import PlainMeter, StreamMeter
+
+ERROR_BODY_BYTES_MAX = 64 << 10
+"""No more of an engine's error is read."""
+WHOLE_ANSWER_BYTES_MAX = 1 << 20
+"""A plain answer up to this size is passed on when complete, so that it can still be retried."""
+REWRITTEN_ANSWER_BYTES_MAX = 64 << 20
+"""A plain answer that must be changed is held whole; a larger one is passed on unchanged."""
+
+
+class RetryElsewhereError(Exception):
+    """The replica failed before anything reached the client."""
+
+    def __init__(self, replica: str, error: GatewayError) -> None:
+        super().__init__(error.message)
+        self.replica = replica
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What every exchange uses and none owns."""
+
+    fleet: Fleet
+    asking: Asking
+    tiers: int
+    clock: Callable[[], float]
+
+    def engine_priority(self, replica: str, tier: int) -> int | None:
+        """What to tell an engine that schedules by priority; None for all others."""
+        return self.fleet.engine_priority(replica, tier, self.tiers)
+
+    def rewrite_for(self, life: Life) -> Rewrite | None:
+        """What must differ in the answer; None, the usual case, for nothing."""
+        call, asked = life.call, life.asked
+        assert call is not None
+        assert asked is not None
+        alias = call.model if call.model not in (None, life.model) else None
+        if alias is None and call.service_tier is None:
+            return None
+        tier = None if call.service_tier is None else self.asking.service_tier_of(asked.tier)
+        return Rewrite(model=alias, service_tier=tier)
+
+
+class Exchange:
+    """One request on one granted replica."""
+
+    def __init__(self, life: Life, reply: Reply, grant: Grant, surroundings: Surroundings) -> None:
+        assert life.call is not None
+        assert life.asked is not None
+        self._life = life
+        self._call = life.call
+        self._tier = life.asked.tier
+        self._reply = reply
+        self._grant = grant
+        self._around = surroundings
+        self._rewrite = surroundings.rewrite_for(life)
+        self._answer: Answer | None = None
+        self._meter: StreamMeter | PlainMeter = PlainMeter(surroundings.clock)
+        self._outcome: Outcome | None = None
+        """Set where the end of the upstream alone does not tell it."""
+        self.writing_since: float | None = None
+        """When the write began that the client has not taken yet; for the watch on stalls."""
+
+    @property
+    def request_id(self) -> str:
+        """The scheduler's id of this attempt."""
+        return self._life.attempt_id
+
+    @property
+    def replica(self) -> str:
+        """Where it runs."""
+        return self._grant.replica
+
+    @property
+    def output_tokens(self) -> int:
+        """Output so far, in events."""
+        return self._meter.events if isinstance(self._meter, StreamMeter) else 0
+
+    async def run(self) -> None:
+        """Carry it out. Raises RetryElsewhereError, or GatewayError for the client."""
+        try:
+            answer, first = await self._begun()
+        except UpstreamBrokenError as broken:
+            self._grant.finish(Outcome.FAILED)
+            raise RetryElsewhereError(self._grant.replica, _broke_off(broken)) from broken
+        answer.when_ended(self._ended)
+        self._describe()
+        try:
+            if isinstance(self._meter, StreamMeter):
+                await self._pass_stream(answer, first)
+            else:
+                await self._pass_plain(answer, first)
+        except UpstreamBrokenError as broken:
+            raise _broke_off(broken) from broken
+
+    def abandoned(self) -> None:
+        """The client left: charge what was produced."""
+        self._outcome = Outcome.CANCELLED
+        self._ended(is_complete=False)
+
+    def close(self) -> None:
+        """Stop the engine if it is still at it."""
+        if self._answer is not None:
+            self._answer.close()
+
+    async def _begun(self) -> tuple[Answer, bytes]:
+        """The answer and its first bytes, once the engine really began; waits out a busy one."""
+        while True:
+            answer = await self._sent()
+            problem: EngineError | None = None
+            first = b""
+            if answer.status >= 400:
+                problem = engine_error(answer.status, await _error_body(answer))
+            elif isinstance(self._meter, StreamMeter):
+                first, problem = await self._first_event(answer, self._meter)
+            else:
+                first = await self._whole(answer)
+            if problem is None:
+                return answer, first
+            answer.close()
+            if not problem.is_busy:
+                self._give_up(problem)
+            await self._grant.bounce()
+
+    async def _sent(self) -> Answer:
+        life, grant = self._life, self._grant
+        life.replica, life.waited_s, life.position = grant.replica, grant.waited_s, grant.position
+        if life.sent_at is None:
+            life.sent_at = self._around.clock()
+        if self._call.streams:
+            self._meter = StreamMeter(self._around.clock, grant.first_token)
+        else:
+            self._meter = PlainMeter(self._around.clock)
+        self._answer = await self._around.fleet.client(grant.replica).send(
+            life.route.path.encode("ascii"),
+            self._body(),
+            headers=b"content-type: application/json\r\nx-request-id: %b\r\n"
+            % life.attempt_id.encode("ascii"),
+            meter=self._meter,
+        )
+        return self._answer
+
+    def _body(self) -> bytes:
+        call, model = self._call, self._life.model
+        body = call.body if call.model in (None, model) else renamed(call, model)
+        priority = self._around.engine_priority(self._grant.replica, self._tier)
+        return body if priority is None else with_priority(body, priority)
+
+    async def _first_event(
+        self, answer: Answer, meter: StreamMeter
+    ) -> tuple[bytes, EngineError | None]:
+        """All bytes up to the first data event: only it shows that the engine began."""
+        chunks = []
+        while not (meter.events or meter.error_event or meter.is_done):
+            data = await answer.read()
+            if not data:
+                break
+            chunks.append(data)
+        if meter.error_event is not None and not meter.events:
+            return b"", engine_error(200, meter.error_event)
+        return b"".join(chunks), None
+
+    async def _whole(self, answer: Answer) -> bytes:
+        """The complete plain answer, or its beginning where it is too large to hold."""
+        held_max = WHOLE_ANSWER_BYTES_MAX if self._rewrite is None else REWRITTEN_ANSWER_BYTES_MAX
+        chunks, size = [], 0
+        while size <= held_max and (data := await answer.read()):
+            chunks.append(data)
+            size += len(data)
+        return b"".join(chunks)
+
+    def _give_up(self, problem: EngineError) -> NoReturn:
+        self._grant.finish(Outcome.REJECTED if problem.is_clients else Outcome.FAILED)
+        error = problem.as_error()
+        if problem.is_clients:
+            raise error
+        raise RetryElsewhereError(self._grant.replica, error)
+
+    def _describe(self) -> None:
+        """Headers that tell the client how it was served."""
+        life, reply = self._life, self._reply
+        reply.add_header(b"x-fairgate-queue-ms", b"%d" % round(life.waited_s * 1000))
+        reply.add_header(b"x-fairgate-replica", life.replica.encode("latin-1", "replace"))
+        if life.position:
+            reply.add_header(b"x-fairgate-position", b"%d" % life.position)
+        if self._call.model not in (None, life.model):
+            reply.add_header(b"x-fairgate-model", life.model.encode("latin-1", "replace"))
+
+    async def _pass_stream(self, answer: Answer, first: bytes) -> None:
+        reply, rewrite, clock = self._reply, self._rewrite, self._around.clock
+        await reply.begin_stream(answer.header(b"content-type") or EVENT_STREAM)
+        data = first
+        while data:
+            self.writing_since = clock()
+            await reply.write(data if rewrite is None else rewrite.chunk(data))
+            self.writing_since = None
+            data = await answer.read()
+        rest = b"" if rewrite is None else rewrite.rest()
+        await reply.finish(rest + self._missing_end())
+
+    def _missing_end(self) -> bytes:
+        """Clients take a stream that just ends for a success: say that it was none."""
+        meter = self._meter
+        assert isinstance(meter, StreamMeter)
+        if meter.error_event is not None:
+            self._life.failed(engine_error(200, meter.error_event).as_error())
+            return b"" if meter.is_done else DONE_EVENT
+        if meter.is_done:
+            return b""
+        error = UpstreamFailedError("The engine ended the stream without finishing it.")
+        self._life.failed(error)
+        return error_event(error)
+
+    async def _pass_plain(self, answer: Answer, first: bytes) -> None:
+        reply, rewrite = self._reply, self._rewrite
+        is_whole = answer.is_complete and not answer.has_data
+        if is_whole and rewrite is not None:
+            first = rewrite.plain(first)
+        headers = [(b"content-type", answer.header(b"content-type") or JSON_TYPE)]
+        if is_whole:
+            headers.append((b"content-length", b"%d" % len(first)))
+            await reply.begin(answer.status, headers)
+            await reply.finish(first)
+            return
+        await reply.begin(answer.status, headers)
+        await reply.write(first)
+        while data := await answer.read():
+            await reply.write(data)
+        await reply.finish()
+
+    def _ended(self, is_complete: bool) -> None:
+        """The upstream ended: settle, whatever the client still has to read."""
+        meter, life = self._meter, self._life
+        usage = meter.usage
+        if isinstance(meter, StreamMeter):
+            life.tpot_s = meter.tpot_s
+            if usage is None:
+                usage = Usage(output_tokens=meter.events)
+            if meter.error_event is not None:
+                is_complete = False
+        life.first_at, life.usage = meter.first_at, usage
+        outcome = self._outcome or (Outcome.DONE if is_complete else Outcome.FAILED)
+        self._grant.finish(outcome, usage, life.tpot_s)
+
+
+def _broke_off(broken: UpstreamBrokenError) -> UpstreamFailedError:
+    return UpstreamFailedError(f"The engine's answer broke off: {broken}.")
+
+
+async def _error_body(answer: Answer) -> bytes:
+    chunks, size = [], 0
+    while size < ERROR_BODY_BYTES_MAX and (data := await answer.read()):
+        chunks.append(data)
+        size += len(data)
+    return b"".join(chunks)[:ERROR_BODY_BYTES_MAX]

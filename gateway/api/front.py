@@ -1,0 +1,39 @@
+"""The ASGI entry: generation routes go straight to the relay, everything else to FastAPI.
+
+A route inside FastAPI costs 27 us more a request than one in front of it, for nothing that the
+relay needs. Matching is by the exact path; whatever else a caller makes of a URL is not a route.
+"""
+
+from secrets import token_hex
+
+from starlette.types import ASGIApp
+
+from gateway.api.disconnect import Receive, Scope, Send
+from gateway.api.relay import Relay
+from gateway.api.reply import Reply
+from gateway.api.routes import ROUTES
+from gateway.errors import MethodNotAllowedError
+
+
+class Front:
+    """The whole gateway as one ASGI application."""
+
+    def __init__(self, relay: Relay, app: ASGIApp) -> None:
+        self._relay = relay
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection event."""
+        route = ROUTES.get(scope["path"]) if scope["type"] == "http" else None
+        if route is None or (scope["method"] == "OPTIONS" and _is_preflight(scope)):
+            await self._app(scope, receive, send)
+        elif scope["method"] == "POST":
+            await self._relay(scope, receive, send, route)
+        else:
+            reply = Reply(send, token_hex(12).encode("ascii"))
+            reply.add_header(b"allow", b"POST")
+            await reply.fail(MethodNotAllowedError(f"{route.path} takes POST."))
+
+
+def _is_preflight(scope: Scope) -> bool:
+    return any(name == b"access-control-request-method" for name, _ in scope["headers"])

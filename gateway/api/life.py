@@ -1,0 +1,90 @@
+"""What is known of one request from its first byte to its last: the notebook of the relay."""
+
+from gateway.api.auth import Asked
+from gateway.api.routes import Route
+from gateway.api.wire import Call
+from gateway.core.messages import Request, Usage
+from gateway.errors import GatewayError
+from gateway.telemetry.record import SettledRequest
+
+
+class Life:
+    """One request; filled in as it goes on, instants on the gateway's clock."""
+
+    __slots__ = (
+        "asked", "attempts", "began_at", "call", "first_at", "model", "outcome", "position",
+        "replica", "request_id", "route", "sent_at", "tpot_s", "usage", "waited_s",
+    )  # fmt: skip
+
+    def __init__(self, *, request_id: str, route: Route, began_at: float) -> None:
+        self.request_id = request_id
+        self.route = route
+        self.began_at = began_at
+        self.call: Call | None = None
+        self.asked: Asked | None = None
+        self.model = ""
+        self.attempts = 0
+        self.replica = ""
+        self.position = 0
+        self.waited_s = 0.0
+        self.sent_at: float | None = None
+        """When the request was first sent to an engine."""
+        self.first_at: float | None = None
+        self.tpot_s: float | None = None
+        self.usage: Usage | None = None
+        self.outcome = "done"
+
+    @property
+    def attempt_id(self) -> str:
+        """The id of this attempt: engines have broken on ids that they saw twice."""
+        return f"{self.request_id}-{self.attempts}"
+
+    def next_request(self, excluded: frozenset[str]) -> Request:
+        """The scheduler's view of the next attempt."""
+        assert self.call is not None
+        assert self.asked is not None
+        self.attempts += 1
+        call, asked = self.call, self.asked
+        return Request(
+            id=self.attempt_id,
+            model=self.model,
+            tier=asked.tier,
+            tenant=asked.tenant,
+            user=asked.user,
+            arrived_at=self.began_at,
+            output_tokens_max=call.output_tokens_max,
+            sequences=call.sequences,
+            streams=call.streams,
+            body_bytes=len(call.body),
+            patience_s=asked.patience_s,
+            route=self.route.name,
+            excluded=excluded,
+        )
+
+    def failed(self, error: GatewayError) -> None:
+        """The client got an error."""
+        self.outcome = error.code
+
+    def record(self, now: float, status: int, tiers: tuple[str, ...]) -> SettledRequest:
+        """The settled request. Must not be asked before it is known who asked."""
+        assert self.asked is not None
+        assert self.call is not None
+        sent_at = now if self.sent_at is None else self.sent_at
+        return SettledRequest(
+            request_id=self.request_id,
+            route=self.route.name,
+            model=self.model,
+            tenant=self.asked.tenant,
+            user=self.asked.user,
+            tier=tiers[self.asked.tier],
+            replica=self.replica,
+            outcome=self.outcome,
+            status=status,
+            attempts=self.attempts,
+            waited_s=self.waited_s,
+            ttft_s=None if self.first_at is None else self.first_at - self.began_at,
+            tpot_s=self.tpot_s,
+            duration_s=now - self.began_at,
+            overhead_s=max(0.0, sent_at - self.began_at - self.waited_s),
+            usage=self.usage,
+        )

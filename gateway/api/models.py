@@ -1,0 +1,71 @@
+"""Which models exist for a caller: names, aliases and the engines' own cards."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gateway.errors import BadRequestError, ModelNotFoundError
+from gateway.tenancy.keys import Principal
+
+NAME_CHARS_SHOWN = 128
+
+
+class ModelTable:
+    """Resolves what a client asks for to what an engine serves."""
+
+    def __init__(
+        self,
+        *,
+        configured: frozenset[str],
+        aliases: Mapping[str, str],
+        cards: Callable[[], Mapping[str, Mapping[str, object]]],
+    ) -> None:
+        self._configured = configured
+        self._aliases = dict(aliases)
+        self._cards = cards
+
+    def resolve(self, name: str | None, principal: Principal) -> str:
+        """The engine's name of the model asked for.
+
+        Raises ModelNotFoundError, the same for an unknown model and for one the key may not use,
+        so that nobody learns what others run.
+        """
+        if name is None:
+            name = self._only_model()
+        model = self._aliases.get(name, name)
+        if not _may_use(principal, name, model) or not self._exists(model):
+            shown = name[:NAME_CHARS_SHOWN]
+            raise ModelNotFoundError(f"The model `{shown}` does not exist.", param="model")
+        return model
+
+    def cards(self, principal: Principal) -> list[dict[str, Any]]:
+        """The cards a caller may see, aliases included, each under its own name."""
+        cards = self._cards()
+        shown = {
+            model: {**cards.get(model, _bare_card(model)), "id": model}
+            for model in sorted(self._configured | cards.keys())
+            if _may_use(principal, model, model)
+        }
+        for alias, model in self._aliases.items():
+            if _may_use(principal, alias, model) and self._exists(model):
+                shown[alias] = {**cards.get(model, _bare_card(model)), "id": alias, "root": model}
+        return list(shown.values())
+
+    def _exists(self, model: str) -> bool:
+        return model in self._configured or model in self._cards()
+
+    def _only_model(self) -> str:
+        """Engines serve a request without a model when they have only one."""
+        models = self._configured | self._cards().keys()
+        if len(models) == 1:
+            return next(iter(models))
+        raise BadRequestError("You must name a `model`.", param="model")
+
+
+def _may_use(principal: Principal, name: str, model: str) -> bool:
+    allowed = principal.models
+    return allowed is None or name in allowed or model in allowed
+
+
+def _bare_card(model: str) -> dict[str, Any]:
+    """The card of a configured model whose replicas have not answered yet."""
+    return {"id": model, "object": "model", "created": 0, "owned_by": "fairgate"}

@@ -1,0 +1,112 @@
+"""OpenAI's shapes: how errors look, and how an engine's errors are read and passed on."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from gateway.errors import EngineRefusedError, GatewayError, UpstreamFailedError
+
+ERROR_MESSAGE_CHARS_MAX = 4_096
+BUSY_WORDS = ("currently busy", "queue is full", "overloaded", "backlog limit")
+"""vLLM, SGLang and TGI in their own words; a 503 or 429 without one is not backpressure."""
+DRAINING_WORDS = "cannot schedule new futures after shutdown"
+"""vLLM's only sign of draining: a 500 whose cause is safe to retry elsewhere."""
+
+
+DONE_EVENT = b"data: [DONE]\n\n"
+
+
+def error_object(error: GatewayError) -> dict[str, Any]:
+    """`{"error": {...}}` with a string code, as OpenAI's clients expect it."""
+    return {
+        "error": {
+            "message": error.message,
+            "type": error.type,
+            "param": error.param,
+            "code": error.code,
+        }
+    }
+
+
+def error_body(error: GatewayError) -> bytes:
+    """The body of an error answer."""
+    return orjson.dumps(error_object(error))
+
+
+def error_event(error: GatewayError) -> bytes:
+    """The last events of a stream that failed after its headers were out."""
+    return b"data: %b\n\n%b" % (error_body(error), DONE_EVENT)
+
+
+def retry_headers(error: GatewayError) -> list[tuple[bytes, bytes]]:
+    """When, and whether, a client should come back."""
+    headers = []
+    if error.retry_after_s is not None:
+        headers.append((b"retry-after", b"%d" % max(1, round(error.retry_after_s))))
+        headers.append((b"retry-after-ms", b"%d" % max(1, round(error.retry_after_s * 1000))))
+    if error.should_retry is not None:
+        headers.append((b"x-should-retry", b"true" if error.should_retry else b"false"))
+    return headers
+
+
+@dataclass(frozen=True, slots=True)
+class EngineError:
+    """What an engine said went wrong."""
+
+    status: int
+    message: str
+    param: str | None = None
+    kind: str | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Backpressure: no fault of the engine's nor of the client's."""
+        return self.status in (429, 503) and any(word in self.message for word in BUSY_WORDS)
+
+    def as_error(self) -> GatewayError:
+        """What the client is told when nobody else can answer."""
+        if self.status >= 500 or self.status == 401:
+            return UpstreamFailedError(f"The engine failed: {self.message}")
+        return EngineRefusedError(
+            self.message, status=self.status, param=self.param, kind=self.kind
+        )
+
+    @property
+    def is_clients(self) -> bool:
+        """Whether the request itself is at fault, so that no other replica would take it."""
+        return self.status < 500 and self.status != 401
+
+
+def engine_error(status: int, body: bytes) -> EngineError:
+    """Read an engine's error body, in any of the shapes that engines use.
+
+    `status` 200 is an error event inside a stream: its own `code` counts then.
+    """
+    try:
+        content = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return EngineError(status, _cut(body.decode("utf-8", "replace")) or "no message")
+    if not isinstance(content, dict):
+        return EngineError(status, _cut(str(content)))
+    inner = content.get("error", content)
+    if not isinstance(inner, dict):
+        return EngineError(_status(status, None), _cut(str(inner)))
+    message = inner.get("message") or inner.get("detail") or inner.get("error") or "no message"
+    param, kind = inner.get("param"), inner.get("type")
+    return EngineError(
+        _status(status, inner.get("code")),
+        _cut(message if isinstance(message, str) else str(message)),
+        param if isinstance(param, str) else None,
+        kind if isinstance(kind, str) else None,
+    )
+
+
+def _status(status: int, code: object) -> int:
+    if status >= 400:
+        return status
+    return code if isinstance(code, int) and 400 <= code < 600 else 500
+
+
+def _cut(message: str) -> str:
+    return message[:ERROR_MESSAGE_CHARS_MAX]

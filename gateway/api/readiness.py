@@ -1,0 +1,69 @@
+"""Whether traffic should come here, and what an operator should know if not."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gateway.core.scheduler import Scheduler
+from gateway.upstream.replicas import ReplicaStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaReadiness:
+    """One replica, as far as it matters to whoever reads `/readyz`."""
+
+    up: bool
+    engine: str | None
+    models: tuple[str, ...]
+    slots: int | None
+    """None: not known yet, so releases go by unstarted work only and no headroom is kept."""
+    is_draining: bool
+    report_age_s: float | None
+    error: str | None
+    missing_metrics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readiness:
+    """The answer of `/readyz`."""
+
+    ready: bool
+    reason: str | None
+    waiting: int
+    granted: int
+    replicas: Mapping[str, ReplicaReadiness]
+
+
+def readiness(scheduler: Scheduler, statuses: Mapping[str, ReplicaStatus], now: float) -> Readiness:
+    """Ready means: not shutting down, and at least one replica can take a request."""
+    replicas = {
+        name: _of_replica(name, status, scheduler, now) for name, status in statuses.items()
+    }
+    reason = None
+    if scheduler.is_closed:
+        reason = "shutting down"
+    elif not any(replica.is_usable for replica in scheduler.replicas.values()):
+        reason = "no replica answers"
+    return Readiness(
+        ready=reason is None,
+        reason=reason,
+        waiting=len(scheduler.waiting),
+        granted=len(scheduler.granted),
+        replicas=replicas,
+    )
+
+
+def _of_replica(
+    name: str, status: ReplicaStatus, scheduler: Scheduler, now: float
+) -> ReplicaReadiness:
+    believed = scheduler.replicas.get(name)
+    reported_at = believed.reported_at if believed else None
+    return ReplicaReadiness(
+        up=status.up,
+        engine=status.engine,
+        models=tuple(sorted(status.models)),
+        slots=believed.slots if believed else None,
+        is_draining=believed.is_draining if believed else False,
+        report_age_s=None if reported_at is None else round(now - reported_at, 3),
+        error=status.last_error,
+        missing_metrics=status.missing,
+    )

@@ -1,0 +1,134 @@
+"""ONE REQUEST'S WHOLE LIFE: read, ask the gate, send to the engine, pass its bytes on, settle.
+
+Read it top to bottom: `__call__` is the life, `_attempt` one try on one replica. What an engine
+answered may be thrown away and tried elsewhere until its first *event* is passed on, and nothing
+after that: headers say little, since vLLM sends its 200 before it starts.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from secrets import token_hex
+
+from gateway.api.auth import Asking, authenticated, headers_of
+from gateway.api.disconnect import (
+    ClientLeftError,
+    Receive,
+    Scope,
+    Send,
+    cancelled_when_client_leaves,
+)
+from gateway.api.exchange import Exchange, RetryElsewhereError, Surroundings
+from gateway.api.life import Life
+from gateway.api.models import ModelTable
+from gateway.api.reply import Reply
+from gateway.api.routes import Route
+from gateway.api.wire import parse, read_body
+from gateway.core.policy import Bounds
+from gateway.errors import GatewayError, RefusedError
+from gateway.runtime.gate import Gate, Waits
+from gateway.telemetry.record import SettledRequest
+from gateway.tenancy.keys import Keyring
+from gateway.upstream.fleet import Fleet
+
+LOGGER = logging.getLogger("fairgate.relay")
+
+
+class Relay:
+    """Serves the generation routes."""
+
+    def __init__(
+        self,
+        *,
+        gate: Gate,
+        fleet: Fleet,
+        keyring: Keyring,
+        asking: Asking,
+        models: ModelTable,
+        bounds: Bounds,
+        tiers: tuple[str, ...],
+        keepalive_after_s: float,
+        clock: Callable[[], float],
+        settled: Callable[[SettledRequest], None],
+    ) -> None:
+        self._gate = gate
+        self._keyring = keyring
+        self._asking = asking
+        self._around = Surroundings(fleet, asking, len(tiers), clock)
+        self._models = models
+        self._bounds = bounds
+        self._tiers = tiers
+        self._keepalive_after_s = keepalive_after_s
+        self._clock = clock
+        self._settled = settled
+        self.open: dict[Exchange, asyncio.Task[None] | None] = {}
+        """Exchanges under way, each with the task that carries it."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send, route: Route) -> None:
+        """Serve one request to `route`, whatever becomes of it."""
+        life = Life(request_id=token_hex(12), route=route, began_at=self._clock())
+        reply = Reply(send, life.request_id.encode("ascii"))
+        try:
+            await self._admit(scope, receive, life, reply)
+            async with cancelled_when_client_leaves(receive):
+                await self._serve(life, reply)
+        except GatewayError as error:
+            life.failed(error)
+            await reply.fail(error)
+        except ClientLeftError:
+            life.outcome = "cancelled"
+        except Exception:
+            # A fault of ours: told in the client's shape, written to the log, and never swallowed.
+            LOGGER.exception("request %s failed inside the gateway", life.request_id)
+            fault = GatewayError("The gateway failed; its log says why.")
+            life.failed(fault)
+            await reply.fail(fault)
+        finally:
+            if life.asked is not None:
+                self._settled(life.record(self._clock(), reply.status, self._tiers))
+
+    async def _admit(self, scope: Scope, receive: Receive, life: Life, reply: Reply) -> None:
+        """Who asks, and for what. Raises GatewayError; nothing was queued then."""
+        headers = headers_of(scope["headers"])
+        principal = authenticated(self._keyring, headers)
+        length = headers.get(b"content-length")
+        body = await read_body(receive, length, self._bounds.body_bytes)
+        call = await parse(life.route, body, self._bounds.max_sequences)
+        life.model = self._models.resolve(call.model, principal)
+        life.call = call
+        life.asked = self._asking.asked(principal, headers, call)
+        reply.streams = call.streams
+        reply.add_header(b"x-fairgate-tier", self._tiers[life.asked.tier].encode("latin-1"))
+
+    async def _serve(self, life: Life, reply: Reply) -> None:
+        """Try replicas until one answers. A retry keeps the arrival instant, and so its place."""
+        failed: frozenset[str] = frozenset()
+        last: GatewayError | None = None
+        while life.attempts < self._bounds.attempts:
+            try:
+                await self._attempt(life, reply, failed)
+            except RetryElsewhereError as broken:
+                failed |= {broken.replica}
+                last = broken.error
+            except RefusedError as refused:
+                raise last or refused from None
+            else:
+                return
+        assert last is not None, "at least one attempt is made"
+        raise last
+
+    async def _attempt(self, life: Life, reply: Reply, failed: frozenset[str]) -> None:
+        """One stay with the scheduler and one exchange with the replica it grants."""
+        assert life.call is not None
+        waits = Waits(reply.queued, self._keepalive_after_s) if life.call.streams else None
+        async with self._gate.admitted(life.next_request(failed), waits) as grant:
+            exchange = Exchange(life, reply, grant, self._around)
+            self.open[exchange] = asyncio.current_task()
+            try:
+                await exchange.run()
+            except asyncio.CancelledError:
+                exchange.abandoned()
+                raise
+            finally:
+                del self.open[exchange]
+                exchange.close()

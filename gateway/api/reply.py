@@ -1,0 +1,81 @@
+"""What goes back to one client: headers once, bytes, and at most one terminal error.
+
+Before the headers are out an error is a JSON answer with its own status; after that it is one
+error event and `[DONE]` on a stream, and an aborted connection on a plain answer.
+"""
+
+from gateway.api.disconnect import Send
+from gateway.api.openai import error_body, error_event, retry_headers
+from gateway.errors import GatewayError
+
+Pairs = list[tuple[bytes, bytes]]
+
+EVENT_STREAM = b"text/event-stream; charset=utf-8"
+JSON_TYPE = b"application/json"
+STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
+"""Without them nginx would hold a stream back until its end."""
+
+
+class Reply:
+    """The answer to one request."""
+
+    __slots__ = ("_headers", "_send", "has_started", "is_finished", "status", "streams")
+
+    def __init__(self, send: Send, request_id: bytes) -> None:
+        self._send = send
+        self._headers: Pairs = [(b"x-request-id", request_id)]
+        self.streams = False
+        """Set once it is known that the client asked for a stream."""
+        self.has_started = False
+        self.is_finished = False
+        self.status = 0
+
+    def add_header(self, name: bytes, value: bytes) -> None:
+        """Add a header to what is sent first; without effect once that is out."""
+        self._headers.append((name, value))
+
+    async def begin(self, status: int, headers: Pairs) -> None:
+        """Send status and headers, unless a comment already did."""
+        if self.has_started:
+            return
+        self.has_started = True
+        self.status = status
+        await self._send(
+            {"type": "http.response.start", "status": status, "headers": self._headers + headers}
+        )
+
+    async def write(self, data: bytes) -> None:
+        """Send some of the body."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def finish(self, data: bytes = b"") -> None:
+        """Send the last of the body."""
+        self.is_finished = True
+        await self._send({"type": "http.response.body", "body": data, "more_body": False})
+
+    async def begin_stream(self, content_type: bytes = EVENT_STREAM) -> None:
+        """Send the headers of an event stream."""
+        await self.begin(200, [(b"content-type", content_type), *STREAM_HEADERS])
+
+    async def queued(self, position: int, eta_s: float | None) -> None:
+        """Tell a streaming client where it stands; keeps proxies and clients from giving up."""
+        await self.begin_stream()
+        eta = "unknown" if eta_s is None else f"{eta_s:.1f}"
+        # A comment without an `id:` field: clients would turn later comments into empty events.
+        await self.write(f": queued position={position} eta_s={eta}\n\n".encode("ascii"))
+
+    async def fail(self, error: GatewayError) -> None:
+        """End with an error, in the form that the state of the answer still allows."""
+        if self.is_finished:
+            return
+        if not self.has_started:
+            body = error_body(error)
+            length = b"%d" % len(body)
+            headers = [(b"content-type", JSON_TYPE), (b"content-length", length)]
+            await self.begin(error.status, headers + retry_headers(error))
+            await self.finish(body)
+        elif self.streams:
+            await self.finish(error_event(error))
+        else:
+            # An unfinished answer makes the server cut the connection: the only sign left.
+            self.is_finished = True

@@ -1,0 +1,182 @@
+"""`fairgate check`: asks every configured replica once and explains what would not work.
+
+It judges what the settings promise against what the engines answer; it starts no gateway, sends
+no request that costs an engine anything, and knows nothing of scheduling.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.console import Console
+from rich.text import Text
+
+from gateway.settings import DnsLookup, Settings
+from gateway.upstream.discovery import DnsWatch, Resolve, resolved_by_system
+from gateway.upstream.probe import Probe
+from gateway.upstream.replicas import ReplicaAddress, ReplicaStatus
+
+PROBES_AT_ONCE = 16
+TIMEOUT_S = 5.0
+
+STYLES = {"ok": "green", "warning": "yellow", "error": "bold red"}
+
+# What a failed probe says -> what to do about it; the first that occurs in the text counts.
+HINTS = (
+    ("connection refused", "nothing listens there: is the engine started, is the port right?"),
+    ("no answer within", "a firewall, or an engine that is still loading its model"),
+    ("HTTP 401", "the engine wants a key: name its variable in api_key_env"),
+    ("HTTP 403", "the engine refuses the key that api_key_env names"),
+    ("HTTP 404", "is this the root of an engine's OpenAI-compatible server?"),
+    ("lists no model", "the engine is up but has no model loaded"),
+    ("Name or service not known", "this machine cannot resolve the name: is the host right?"),
+    ("nodename nor servname", "this machine cannot resolve the name: is the host right?"),
+    ("certificate", "ca_file names the certificates to trust, where the system's do not do"),
+    ("ConnectError", "the name is unknown, the host unreachable, or its certificate not trusted"),
+)
+
+ProbeOnce = Callable[[ReplicaAddress], Awaitable[ReplicaStatus]]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report. An `error` means that the gateway would not serve as configured."""
+
+    level: Literal["ok", "warning", "error"]
+    where: str
+    what: str
+    hint: str | None = None
+
+
+async def probed(address: ReplicaAddress) -> ReplicaStatus:
+    """What one round of questions says of the replica. OSError where its `ca_file` is no use."""
+    probe = Probe(address, tell=lambda _: None, clock=time.monotonic, timeout_s=TIMEOUT_S)
+    try:
+        return await probe.probe_once()
+    finally:
+        await probe.aclose()
+
+
+async def check(
+    settings: Settings, *, probe_once: ProbeOnce = probed, resolve: Resolve = resolved_by_system
+) -> list[Finding]:
+    """All findings: the exposure, then each replica, then each configured model."""
+    findings = _exposure(settings)
+    addresses = list(settings.addresses())
+    for lookup in settings.lookups():
+        found, more = await _looked_up(lookup, resolve)
+        findings.append(found)
+        addresses.extend(more)
+    gate = asyncio.Semaphore(PROBES_AT_ONCE)
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(_asked(one, probe_once, gate)) for one in addresses]
+    answers = [task.result() for task in running]
+    for address, answer in zip(addresses, answers, strict=True):
+        findings.extend(_of_replica(address, answer))
+    statuses = [answer for answer in answers if isinstance(answer, ReplicaStatus) and answer.up]
+    return findings + _of_models(settings, statuses)
+
+
+def has_errors(findings: list[Finding]) -> bool:
+    """Whether the gateway would not serve as configured."""
+    return any(finding.level == "error" for finding in findings)
+
+
+def print_findings(findings: list[Finding], console: Console) -> None:
+    """One line a finding, its hint below it, and a verdict."""
+    for finding in findings:
+        line = Text(f"{finding.level:>7}  ", style=STYLES[finding.level])
+        line.append(f"{finding.where}: {finding.what}", style="default")
+        console.print(line, soft_wrap=True)
+        if finding.hint:
+            console.print(Text(f"{'':>9}{finding.hint}", style="dim"), soft_wrap=True)
+    errors = sum(finding.level == "error" for finding in findings)
+    warnings = sum(finding.level == "warning" for finding in findings)
+    console.print(f"errors: {errors}, warnings: {warnings}")
+
+
+def _exposure(settings: Settings) -> list[Finding]:
+    where = f"{settings.listen.host}:{settings.listen.port}"
+    if not settings.is_open:
+        return [Finding("ok", where, f"API keys configured: {len(settings.keys)}")]
+    if settings.is_local:
+        return [Finding("ok", where, "without keys: open to this machine only")]
+    return [
+        Finding("warning", where, "without keys: open to everybody who can reach it",
+                "configure keys, or listen on 127.0.0.1")
+    ]  # fmt: skip
+
+
+async def _looked_up(lookup: DnsLookup, resolve: Resolve) -> tuple[Finding, list[ReplicaAddress]]:
+    where = f"{lookup.host}:{lookup.port}"
+    watch = DnsWatch(
+        lookup.host, lookup.port, lookup.every_s, on_change=lambda *_: None, resolve=resolve
+    )
+    await watch.look_once()
+    if watch.last_error:
+        return Finding("error", where, watch.last_error, "is the name right?"), []
+    found = [lookup.found(url) for url in sorted(watch.urls)]
+    return Finding("ok", where, f"{len(found)} addresses"), found
+
+
+async def _asked(
+    address: ReplicaAddress, probe_once: ProbeOnce, gate: asyncio.Semaphore
+) -> ReplicaStatus | OSError:
+    async with gate:
+        try:
+            return await probe_once(address)
+        except OSError as error:
+            return error
+
+
+def _of_replica(address: ReplicaAddress, answer: ReplicaStatus | OSError) -> list[Finding]:
+    if isinstance(answer, OSError):
+        hint = "ca_file must be a PEM file with the certificates to trust"
+        return [Finding("error", address.name, f"its ca_file cannot be used: {answer}", hint)]
+    if not answer.up:
+        reason = answer.last_error or "no answer"
+        return [Finding("error", address.name, reason, _hint(reason))]
+    slots = "slots not told, will be learnt" if answer.slots is None else f"{answer.slots} slots"
+    models = ", ".join(sorted(answer.models)) or "no model"
+    what = f"{answer.engine or 'engine not recognised'}, {models}, {slots}"
+    findings = [Finding("ok", address.name, what)]
+    if answer.engine is None:
+        hint = "say engine: vllm, sglang, tgi or llamacpp"
+        findings.append(Finding("warning", address.name, "its load cannot be read", hint))
+    if answer.last_error:
+        hinted = _hint(answer.last_error)
+        findings.append(Finding("warning", address.name, answer.last_error, hinted))
+    if answer.detail:
+        findings.append(Finding("warning", address.name, answer.detail))
+    if answer.missing:
+        what = f"metrics that this engine should have are missing: {', '.join(answer.missing)}"
+        hint = "an older or newer engine version; what they would say stays unknown"
+        findings.append(Finding("warning", address.name, what, hint))
+    return findings
+
+
+def _of_models(settings: Settings, statuses: list[ReplicaStatus]) -> list[Finding]:
+    """Whether each configured model, and anything at all, would be served."""
+    offered = {name for status in statuses for name in status.models}
+    listed = {name for status in statuses for name in status.cards}
+    findings = []
+    for model in settings.models:
+        if model.name not in offered:
+            findings.append(Finding("error", model.name, "no replica that answers serves it"))
+        elif listed and model.name not in listed:
+            hint = "the name must be the engine's own; other names are aliases"
+            findings.append(Finding("error", model.name, "no engine lists this model", hint))
+    hidden = sorted(settings.model_by_alias.keys() & listed)
+    findings.extend(
+        Finding("warning", alias, "an alias hides the model of this name that an engine lists")
+        for alias in hidden
+    )
+    if not offered:
+        findings.append(Finding("error", "models", "nothing can be served"))
+    return findings
+
+
+def _hint(reason: str) -> str | None:
+    return next((hint for sign, hint in HINTS if sign in reason), None)

@@ -1,0 +1,176 @@
+"""The `fairgate` command: arguments only. Each command imports what it runs when it runs."""
+
+import os
+import sys
+from hashlib import sha256
+from pathlib import Path
+from secrets import token_urlsafe
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from gateway.settings import Settings
+
+app = typer.Typer(
+    name="fairgate",
+    help="The fair, SLA-tiered front door of a self-hosted LLM fleet.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+keys = typer.Typer(help="API keys.", no_args_is_help=True)
+app.add_typer(keys, name="keys")
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", help="The YAML file; default: $FAIRGATE_CONFIG.")
+]
+ReplicaOption = Annotated[
+    list[str] | None, typer.Option("--replica", help="URL of an engine; may be repeated.")
+]
+PolicyOption = Annotated[
+    str | None, typer.Option("--policy", help="fair, or fifo: no queue, no gate, no fairness.")
+]
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+@app.command()
+def serve(
+    config: ConfigOption = None,
+    replica: ReplicaOption = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
+    policy: PolicyOption = None,
+    insecure_no_auth: Annotated[
+        bool, typer.Option("--insecure-no-auth", help="Serve other machines without API keys.")
+    ] = False,
+) -> None:
+    """Run the gateway."""
+    from gateway.server import serve as run
+
+    run(
+        _settings(
+            config,
+            {
+                "replicas": tuple(replica) if replica else None,
+                "listen.host": host,
+                "listen.port": port,
+                "policy": policy,
+                "insecure_no_auth": insecure_no_auth or None,
+            },
+        )
+    )
+
+
+@app.command()
+def check(config: ConfigOption = None, replica: ReplicaOption = None) -> None:
+    """Validate a configuration, ask every replica, and explain each failure."""
+    import asyncio
+
+    from gateway.check import check as examine
+    from gateway.check import has_errors, print_findings
+
+    settings = _settings(config, {"replicas": tuple(replica) if replica else None})
+    findings = asyncio.run(examine(settings))
+    print_findings(findings, Console())
+    raise typer.Exit(1 if has_errors(findings) else 0)
+
+
+@app.command()
+def emulate(
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: any free one.")] = 9001,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    model: Annotated[list[str] | None, typer.Option(help="Model name; further: LoRAs.")] = None,
+    profile: Annotated[str, typer.Option(help="Step times: see docs/emulator.md.")] = "demo",
+    speed: Annotated[float, typer.Option(help="Divides all engine times.")] = 1.0,
+    max_num_seqs: Annotated[int | None, typer.Option(help="Slots.")] = None,
+    kv_blocks: Annotated[int | None, typer.Option(help="Size of the KV cache in blocks.")] = None,
+    max_model_len: Annotated[int | None, typer.Option(help="Tokens of context.")] = None,
+    scheduling_policy: Annotated[str, typer.Option(help="fcfs or priority.")] = "fcfs",
+    max_num_queued_reqs: Annotated[int | None, typer.Option(help="503 beyond so many.")] = None,
+    embeddings: Annotated[bool, typer.Option(help="Serve /v1/embeddings too.")] = False,
+    output_jitter: Annotated[float, typer.Option(help="Answers vary by this share.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Of sampling and jitter.")] = 0,
+    fault: Annotated[list[str] | None, typer.Option(help="A fault; may be repeated.")] = None,
+) -> None:
+    """Run an emulated vLLM: its wire format and metrics over a model of its engine."""
+    from gateway.emulator.options import EmulatorOptions
+    from gateway.emulator.server import serve as run
+
+    if scheduling_policy not in ("fcfs", "priority"):
+        raise typer.BadParameter("--scheduling-policy is fcfs or priority")
+    try:
+        options = EmulatorOptions(
+            host=host,
+            port=port,
+            models=tuple(model) if model else ("emulated",),
+            profile=profile,
+            speed=speed,
+            max_num_seqs=max_num_seqs,
+            kv_blocks=kv_blocks,
+            max_model_len=max_model_len,
+            scheduling_policy="priority" if scheduling_policy == "priority" else "fcfs",
+            max_num_queued_reqs=max_num_queued_reqs,
+            embeddings=embeddings,
+            output_jitter=output_jitter,
+            seed=seed,
+            faults=tuple(fault or ()),
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    run(options)
+
+
+@app.command()
+def demo(
+    seconds: Annotated[
+        float | None, typer.Option(help="Length of the whole demo; default: until Ctrl-C.")
+    ] = None,
+    policy: PolicyOption = None,
+) -> None:
+    """Two emulated replicas, one power user, several light ones; fair beside fifo."""
+    from gateway.demo.run import demo as run
+
+    raise typer.Exit(run(seconds=seconds, policy=policy))
+
+
+@app.command()
+def bench(
+    full: Annotated[bool, typer.Option(help="Longer rounds.")] = False,
+    peer: Annotated[list[str] | None, typer.Option(help="Another gateway beside us.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Where the figures go.")] = None,
+) -> None:
+    """Measure the gateway's own overhead against going direct."""
+    from gateway.bench.run import bench as run
+
+    raise typer.Exit(run(full=full, peers=peer or [], json_path=json))
+
+
+@keys.command("create")
+def keys_create(
+    tenant: Annotated[str, typer.Option(help="Tenant that pays.")],
+    user: Annotated[str, typer.Option(help="User inside the tenant.")],
+    tier: Annotated[str, typer.Option(help="The key's own tier.")] = "standard",
+) -> None:
+    """Make an API key: printed once, with the lines for the configuration that hold its hash."""
+    api_key = f"fg-{token_urlsafe(32)}"
+    digest = sha256(api_key.encode("ascii")).hexdigest()
+    Console(stderr=True).print("The key, shown this once; below, the entry for `keys:`.")
+    out = Console(soft_wrap=True, highlight=False)
+    out.print(api_key)
+    out.print(f"  - {{tenant: {tenant}, user: {user}, tier: {tier}, key_sha256: {digest}}}")
+
+
+def _settings(config: Path | None, overrides: dict[str, object]) -> "Settings":
+    """The settings, or every fault on stderr and exit status 2."""
+    from gateway.settings import SettingsError, load_settings
+
+    try:
+        return load_settings(config=config, environ=os.environ, overrides=overrides)
+    except SettingsError as error:
+        sys.stderr.write(f"{error}\n")
+        raise typer.Exit(2) from None

@@ -1,0 +1,92 @@
+"""What the demo found: the light users' waits alone and under each flood, held against the claims.
+
+Pure. The bound of the fair gateway: a request of a user below its share waits for the next slot
+that ends anywhere, and then behind what had been released to that replica before it; with one
+such request allowed there, that is two release intervals at most on average, beside what a request
+takes alone on an engine whose steps are now shared.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gateway.demo.plan import PolicyName
+from gateway.demo.tally import Waits
+
+ALONE_FACTOR = 1.5
+RELEASE_INTERVALS = 2
+FIFO_FACTOR = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The light users' waits, and the pace of the replicas, in seconds."""
+
+    alone: Waits
+    flooded: Mapping[PolicyName, Waits]
+    release_interval_s: float
+
+    @property
+    def fair_bound_s(self) -> float:
+        """The longest mean wait that the fair gateway is meant to let happen under a flood."""
+        return ALONE_FACTOR * self.alone.mean_s + RELEASE_INTERVALS * self.release_interval_s
+
+    @property
+    def is_fair(self) -> bool | None:
+        """Whether the fair gateway held its bound; None when it was not shown."""
+        fair = self.flooded.get("fair")
+        return None if fair is None else fair.mean_s <= self.fair_bound_s
+
+    @property
+    def is_fifo_slow(self) -> bool | None:
+        """Whether fifo let them wait ten times as long as alone; None when it was not shown."""
+        fifo = self.flooded.get("fifo")
+        return None if fifo is None else fifo.mean_s >= FIFO_FACTOR * self.alone.mean_s
+
+
+def verdict_lines(verdict: Verdict) -> list[str]:
+    """The verdict in words, with all figures that it rests on."""
+    lines = [
+        "The light users' mean wait for the first token:",
+        f"  alone         {waited(verdict.alone):>9}   {counted(verdict.alone)}",
+    ]
+    for policy, waits in verdict.flooded.items():
+        ratio = waits.mean_s / verdict.alone.mean_s
+        lines.append(
+            f"  flood, {policy}   {waited(waits):>9}   {counted(waits)}, {ratio:.0f} x alone"
+        )
+    interval_s = verdict.release_interval_s
+    lines.append(f"Under the flood each replica finished a request every {interval_s:.3f} s.")
+    return lines + _judgements(verdict)
+
+
+def waited(waits: Waits) -> str:
+    """The mean wait; `>=` where some still waited."""
+    return f"{'>= ' if waits.is_at_least else ''}{waits.mean_s:.3f} s"
+
+
+def counted(waits: Waits) -> str:
+    """Over how many requests."""
+    return f"{waits.count} requests"
+
+
+def _judgements(verdict: Verdict) -> list[str]:
+    alone_s, lines = verdict.alone.mean_s, []
+    if verdict.is_fair is not None:
+        claim = (
+            f"fair <= {ALONE_FACTOR} x alone + {RELEASE_INTERVALS} release intervals: "
+            f"{verdict.flooded['fair'].mean_s:.3f} s <= {ALONE_FACTOR} x {alone_s:.3f} s + "
+            f"{RELEASE_INTERVALS} x {verdict.release_interval_s:.3f} s = "
+            f"{verdict.fair_bound_s:.3f} s"
+        )
+        lines.append(f"{claim}: {_word(verdict.is_fair)}")
+    if verdict.is_fifo_slow is not None:
+        claim = (
+            f"fifo >= {FIFO_FACTOR} x alone: {verdict.flooded['fifo'].mean_s:.3f} s >= "
+            f"{FIFO_FACTOR} x {alone_s:.3f} s = {FIFO_FACTOR * alone_s:.3f} s"
+        )
+        lines.append(f"{claim}: {_word(verdict.is_fifo_slow)}")
+    return lines
+
+
+def _word(is_true: bool) -> str:
+    return "yes" if is_true else "NO"

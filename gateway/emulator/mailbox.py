@@ -1,0 +1,85 @@
+"""What one HTTP request waits on: tokens of its sequences, or the news that its client has left.
+
+Tokens that come faster than they are taken are handed over together, as in the real engine, whose
+events may carry several; so nothing here grows with a slow reader.
+"""
+
+import asyncio
+
+
+class ClientGone(Exception):
+    """The client closed its side; there is nobody to answer."""
+
+
+class Silence(Exception):
+    """Nothing came within the time allowed."""
+
+
+Share = tuple[int, int, bool]
+"""(choice, tokens since the last take, whether the choice has ended)"""
+
+
+class Mailbox:
+    """Filled by the engine loop, emptied by one request."""
+
+    __slots__ = ("_ended", "_gone", "_tokens", "_waiter")
+
+    def __init__(self) -> None:
+        self._tokens: dict[int, int] = {}
+        self._ended: set[int] = set()
+        self._gone = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, choice: int, n_tokens: int, *, ended: bool) -> None:
+        """A step gave `choice` so many tokens."""
+        self._tokens[choice] = self._tokens.get(choice, 0) + n_tokens
+        if ended:
+            self._ended.add(choice)
+        self._wake()
+
+    def close(self) -> None:
+        """The client has left."""
+        self._gone = True
+        self._wake()
+
+    async def take(self, timeout_s: float | None = None) -> list[Share]:
+        """All that has come since the last take, at least one share.
+
+        Raises:
+            ClientGone: the client has left.
+            Silence: nothing came for `timeout_s`.
+        """
+        if not self._tokens and not self._gone:
+            await self._wait(timeout_s)
+        if self._gone:
+            raise ClientGone
+        tokens, self._tokens = self._tokens, {}
+        return [(choice, n, choice in self._ended) for choice, n in tokens.items()]
+
+    async def wait_gone(self, timeout_s: float | None = None) -> None:
+        """Wait for the client to leave, which is told by `ClientGone`, or for `timeout_s`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not self._gone:
+                    await self._wait(None)
+        except TimeoutError:
+            return
+        raise ClientGone
+
+    async def _wait(self, timeout_s: float | None) -> None:
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        try:
+            if timeout_s is None:
+                await self._waiter
+            else:
+                async with asyncio.timeout(timeout_s):
+                    await self._waiter
+        except TimeoutError:
+            raise Silence from None
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -1,0 +1,157 @@
+"""Everything that can go wrong for a caller: one tree, one table, each with status, type and code.
+
+No framework is known here; the HTTP edge turns an error into the shape of its route.
+"""
+
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from gateway.core.messages import Reason
+
+
+class GatewayError(Exception):
+    """An answer that is not a success: what the client is told, and how to come back."""
+
+    status = 500
+    type = "server_error"
+    code = "internal_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+        should_retry: bool | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+        self.should_retry = should_retry
+
+
+class BadRequestError(GatewayError):
+    """The request cannot be understood."""
+
+    status, type, code = 400, "invalid_request_error", "invalid_request"
+
+
+class InvalidKeyError(GatewayError):
+    """No API key, or one that is not known."""
+
+    status, type, code = 401, "authentication_error", "invalid_api_key"
+
+
+class ForbiddenError(GatewayError):
+    """The key is known but may not do this."""
+
+    status, type, code = 403, "permission_error", "forbidden"
+
+
+class ModelNotFoundError(GatewayError):
+    """No replica serves this model, or the key may not use it: the answers are the same."""
+
+    status, type, code = 404, "invalid_request_error", "model_not_found"
+
+
+class RouteNotFoundError(GatewayError):
+    """There is no such route."""
+
+    status, type, code = 404, "invalid_request_error", "not_found"
+
+
+class MethodNotAllowedError(GatewayError):
+    """The route exists, for another method."""
+
+    status, type, code = 405, "invalid_request_error", "method_not_allowed"
+
+
+class BodyTooLargeError(GatewayError):
+    """The body exceeds a bound, which the message names."""
+
+    status, type, code = 413, "invalid_request_error", "request_too_large"
+
+
+class UpstreamFailedError(GatewayError):
+    """The engine, or the way to it, broke before it answered."""
+
+    status, type, code = 502, "server_error", "upstream_failed"
+
+
+class UpstreamTimeoutError(GatewayError):
+    """The engine did not answer in time."""
+
+    status, type, code = 504, "server_error", "upstream_timeout"
+
+
+class EngineRefusedError(GatewayError):
+    """The engine answered with an error of its own: passed on, in our shape."""
+
+    def __init__(self, message: str, *, status: int, param: str | None, kind: str | None) -> None:
+        super().__init__(message, param=param)
+        self.status = status
+        self.type, self.code = _ENGINE_WORDS.get(status, _engine_words_of_class(status))
+        self.kind = kind
+        """The engine's own word for it."""
+
+
+class RefusedError(GatewayError):
+    """The scheduler refused: see `REFUSALS` for what each reason becomes."""
+
+    def __init__(self, reason: Reason, retry_after_s: float | None) -> None:
+        refusal = REFUSALS[reason]
+        super().__init__(refusal.message, retry_after_s=retry_after_s)
+        self.reason = reason
+        self.status, self.type, self.code = refusal.status, refusal.type, refusal.code
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """How one reason of the scheduler is told to the client."""
+
+    status: int
+    type: str
+    code: str
+    message: str
+
+
+REFUSALS = MappingProxyType(
+    {
+        Reason.USER_QUEUE_FULL: Refusal(
+            429, "rate_limit_error", "rate_limit_exceeded", "Too many of your requests are waiting."
+        ),
+        Reason.QUEUE_FULL: Refusal(
+            429, "rate_limit_error", "over_capacity", "Too many requests are waiting."
+        ),
+        Reason.SHED: Refusal(
+            429, "rate_limit_error", "over_capacity",
+            "The queue is full and this request gave way: its flow holds the most of it.",
+        ),
+        Reason.PATIENCE_SPENT: Refusal(
+            429, "rate_limit_error", "patience_spent",
+            "No replica became free within the time this request may wait.",
+        ),
+        Reason.NO_REPLICA: Refusal(
+            503, "service_unavailable", "no_replica", "No replica can serve this model now."
+        ),
+        Reason.SHUTTING_DOWN: Refusal(
+            503, "service_unavailable", "draining", "This gateway is shutting down."
+        ),
+    }
+)  # fmt: skip
+
+_ENGINE_WORDS = {
+    400: ("invalid_request_error", "invalid_request"),
+    401: ("server_error", "upstream_failed"),
+    404: ("invalid_request_error", "not_found"),
+    413: ("invalid_request_error", "request_too_large"),
+    422: ("invalid_request_error", "invalid_request"),
+    503: ("service_unavailable", "over_capacity"),
+}
+
+
+def _engine_words_of_class(status: int) -> tuple[str, str]:
+    if status >= 500:
+        return "server_error", "upstream_failed"
+    return "invalid_request_error", "invalid_request"

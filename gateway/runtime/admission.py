@@ -1,0 +1,130 @@
+"""The local gate: a request's stay with the scheduler as one `async with` block.
+
+Leaving the block is the only place where a request ends. Cancelled at any step, before, during or
+after the grant, the slot comes back exactly once.
+"""
+
+import asyncio
+from types import TracebackType
+
+from gateway.core.messages import (
+    Arrived,
+    Bounced,
+    Finished,
+    FirstToken,
+    Granted,
+    Outcome,
+    Refused,
+    Request,
+    Usage,
+)
+from gateway.errors import RefusedError
+from gateway.runtime.dispatcher import Dispatcher
+from gateway.runtime.gate import Waits
+
+
+class LocalGate:
+    """Grants from the scheduler of this process."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+
+    def admitted(self, request: Request, waits: Waits | None = None) -> "Admission":
+        """See `Gate.admitted`."""
+        return Admission(self._dispatcher, request, waits)
+
+
+class Admission:
+    """One request with the scheduler; inside the block it is the grant itself."""
+
+    __slots__ = (
+        "_decision", "_dispatcher", "_future", "_is_finished", "_request", "_waits", "position",
+        "replica", "waited_s",
+    )  # fmt: skip
+
+    def __init__(self, dispatcher: Dispatcher, request: Request, waits: Waits | None) -> None:
+        self._dispatcher = dispatcher
+        self._request = request
+        self._waits = waits
+        self._decision: Granted | Refused | None = None
+        self._future: asyncio.Future[None] | None = None
+        self._is_finished = False
+        self.replica = ""
+        self.waited_s = 0.0
+        self.position = 0
+
+    async def __aenter__(self) -> "Admission":
+        request_id = self._request.id
+        self._dispatcher.await_decision(request_id, self)
+        try:
+            self._dispatcher.tell(Arrived(self._request))
+            if self._decision is None:
+                self.position = self._dispatcher.place_of(request_id)[0]
+            await self._granted()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def decided(self, decision: Granted | Refused) -> None:
+        """See `Waiter.decided`."""
+        self._decision = decision
+        self._wake()
+
+    def first_token(self) -> None:
+        """See `Grant.first_token`."""
+        if not self._is_finished:
+            self._dispatcher.tell(FirstToken(self._request.id))
+
+    def finish(
+        self, outcome: Outcome, usage: Usage | None = None, tpot_s: float | None = None
+    ) -> None:
+        """See `Grant.finish`."""
+        if not self._is_finished:
+            self._is_finished = True
+            self._dispatcher.tell(Finished(self._request.id, outcome, usage, tpot_s))
+
+    async def bounce(self) -> None:
+        """See `Grant.bounce`."""
+        self._decision = None
+        self._dispatcher.tell(Bounced(self._request.id))
+        await self._granted()
+
+    async def _granted(self) -> None:
+        while self._decision is None:
+            await self._wait()
+        if isinstance(self._decision, Refused):
+            self._is_finished = True
+            raise RefusedError(self._decision.reason, self._decision.retry_after_s)
+        self.replica = self._decision.replica
+        self.waited_s = self._decision.waited_s
+
+    async def _wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._future = loop.create_future()
+        if self._waits is None:
+            await self._future
+            return
+        timer = loop.call_later(self._waits.every_s, self._wake)
+        try:
+            await self._future
+        finally:
+            timer.cancel()
+        if self._decision is None:
+            await self._waits.on_wait(*self._dispatcher.place_of(self._request.id))
+
+    def _wake(self) -> None:
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    def _end(self) -> None:
+        self.finish(Outcome.CANCELLED)
+        self._dispatcher.forget(self._request.id)

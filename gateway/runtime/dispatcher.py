@@ -1,0 +1,70 @@
+"""The one owner of the scheduler in a live gateway: events in, decisions carried to who waits.
+
+`Scheduler.handle` never awaits, so the event loop is the lock and there is a single writer.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol, assert_never
+
+from gateway.core.messages import Event, Granted, Refused, WakeWanted, Woke
+from gateway.core.scheduler import Scheduler
+
+
+class Waiter(Protocol):
+    """Whoever asked for a grant."""
+
+    def decided(self, decision: Granted | Refused) -> None:
+        """The scheduler decided; called synchronously, must not block."""
+
+
+class Dispatcher:
+    """Feeds the scheduler and delivers its decisions."""
+
+    def __init__(self, scheduler: Scheduler, clock: Callable[[], float]) -> None:
+        self.scheduler = scheduler
+        self.clock = clock
+        self._waiters: dict[str, Waiter] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def tell(self, event: Event) -> None:
+        """Hand one event to the scheduler and carry out what it decides."""
+        for decision in self.scheduler.handle(event, self.clock()):
+            match decision:
+                case Granted() | Refused():
+                    # Without a waiter the request ended while the decision was made.
+                    waiter = self._waiters.get(decision.request_id)
+                    if waiter is not None:
+                        waiter.decided(decision)
+                case WakeWanted():
+                    self._wake_at(decision.at)
+                case _:
+                    assert_never(decision)
+
+    def await_decision(self, request_id: str, waiter: Waiter) -> None:
+        """From now on `waiter` hears what is decided about `request_id`."""
+        assert request_id not in self._waiters, "one waiter a request"
+        self._waiters[request_id] = waiter
+
+    def forget(self, request_id: str) -> None:
+        """Nobody waits for `request_id` any more."""
+        self._waiters.pop(request_id, None)
+
+    def place_of(self, request_id: str) -> tuple[int, float | None]:
+        """(position, expected wait in seconds) of a waiting request; (0, None) otherwise."""
+        return self.scheduler.place_of(request_id, self.clock()) or (0, None)
+
+    def close(self) -> None:
+        """No timer fires after this."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _wake_at(self, instant: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_s = max(0.0, instant - self.clock())
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._woke)
+
+    def _woke(self) -> None:
+        self._timer = None
+        self.tell(Woke())

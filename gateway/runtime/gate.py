@@ -1,0 +1,55 @@
+"""The port through which the HTTP edge asks for permission, and what it gets.
+
+`api` cannot tell whether the scheduler behind a gate runs in this process or elsewhere.
+"""
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.core.messages import Outcome, Request, Usage
+
+OnWait = Callable[[int, float | None], Awaitable[None]]
+"""Called now and then while a request waits, with its position and expected wait in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What to do while a request waits: call `on_wait` every `every_s` seconds."""
+
+    on_wait: OnWait
+    every_s: float
+
+
+class Grant(Protocol):
+    """Permission to use one replica. Ends once, when the upstream ends or the block is left."""
+
+    replica: str
+    waited_s: float
+    """From arrival to the (last) release."""
+    position: int
+    """Place in the line on entry; 0 when it did not wait."""
+
+    def first_token(self) -> None:
+        """The engine began to answer."""
+
+    def finish(
+        self, outcome: Outcome, usage: Usage | None = None, tpot_s: float | None = None
+    ) -> None:
+        """The upstream ended. Idempotent; leaving the block without it means cancelled."""
+
+    async def bounce(self) -> None:
+        """The engine is busy: go back to one's place in the queue and wait for another grant.
+
+        Raises RefusedError.
+        """
+
+
+class Gate(Protocol):
+    """Where grants come from."""
+
+    def admitted(
+        self, request: Request, waits: Waits | None = None
+    ) -> AbstractAsyncContextManager[Grant]:
+        """Wait for a grant. Entering raises RefusedError when the scheduler refuses."""

@@ -1,0 +1,91 @@
+"""Settings: file, environment and command line in, one frozen value out, or every fault at once.
+
+The only place that reads files and environment for configuration. It decides what counts as a
+fault of the world outside; what the settings are used for is not known here.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from gateway.settings_problems import Parts, dotted, parsed, supported
+from gateway.settings_rules import placed_replicas, violations
+from gateway.settings_sources import (
+    CONFIG_VARIABLE,
+    Problem,
+    Tree,
+    from_environment,
+    from_file,
+    from_overrides,
+)
+from gateway.settings_values import DnsLookup, Settings
+
+__all__ = ["DnsLookup", "Settings", "SettingsError", "load_settings"]
+
+
+class SettingsError(Exception):
+    """The settings cannot be used; `errors` lists every fault, one line each."""
+
+    def __init__(self, errors: tuple[str, ...]) -> None:
+        self.errors = errors
+        count = "1 error" if len(errors) == 1 else f"{len(errors)} errors"
+        super().__init__("\n  ".join((f"{count} in the settings:", *errors)))
+
+
+def load_settings(
+    *, config: Path | None, environ: Mapping[str, str], overrides: Mapping[str, object]
+) -> Settings:
+    """The settings of file, environment and command line; the later ones win.
+
+    Args:
+        config: the YAML file; None: the one that `FAIRGATE_CONFIG` names, or none.
+        environ: the environment, `os.environ` outside tests.
+        overrides: dotted keys with values, e.g. `{"listen.port": 9000}`; None is "not given".
+
+    Raises:
+        SettingsError: with every fault that could be found.
+    """
+    path = config or environ.get(CONFIG_VARIABLE)
+    tree = Tree() if not path else from_file(Path(path))
+    tree = tree.overlaid(from_environment(environ)).overlaid(from_overrides(overrides))
+    unreadable = [problem for problem in tree.problems if not problem.place]
+    if unreadable:
+        raise SettingsError(_lines(tree, unreadable))
+    problems = list(tree.problems)
+    values = supported(tree.values, problems)
+    assert isinstance(values, dict)
+    parts: Parts = {}
+    for key, value in values.items():
+        parts |= parsed(key, value, problems)
+    problems.extend(violations(values, parts))
+    api_keys = _outside(parts, environ, problems)
+    if problems:
+        raise SettingsError(_lines(tree, problems))
+    return Settings.of(values, api_keys=api_keys)
+
+
+def _outside(
+    parts: Parts, environ: Mapping[str, str], problems: list[Problem]
+) -> Mapping[str, str]:
+    """The engines' API keys by their variable's name; what the world lacks goes to `problems`."""
+    api_keys: dict[str, str] = {}
+    for place, replica in placed_replicas(parts):
+        if replica.ca_file is not None and not replica.ca_file.is_file():
+            problems.append(Problem((*place, "ca_file"), f"there is no file {replica.ca_file}"))
+        if replica.api_key_env is None:
+            continue
+        if api_key := environ.get(replica.api_key_env):
+            api_keys[replica.api_key_env] = api_key
+        else:
+            # The name is not repeated: it may be the key itself, pasted into the wrong place.
+            message = "the environment variable of this name is not set"
+            problems.append(Problem((*place, "api_key_env"), message))
+    return api_keys
+
+
+def _lines(tree: Tree, problems: list[Problem]) -> tuple[str, ...]:
+    """`origin: key: what is wrong`, each once, in the order found."""
+    lines = (
+        ": ".join(filter(None, (tree.origin(p.place), dotted(p.place), p.message)))
+        for p in problems
+    )
+    return tuple(dict.fromkeys(lines))

@@ -1,0 +1,290 @@
+"""The shape of `fairgate.yaml`: every key with its type, range and default, and nothing else.
+
+It judges one value at a time; what values must mean together is in `settings_rules.py`, and where
+a value came from is not known here. docs/configuration.md explains each key and is tested
+against this file.
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar, get_args
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
+
+from gateway.core.policy import Bounds, CostWeights
+
+T = TypeVar("T")
+
+SIZE_UNITS = {
+    "": 1, "B": 1,
+    "KB": 10**3, "MB": 10**6, "GB": 10**9,
+    "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30,
+}  # fmt: skip
+SERVICE_TIERS = {"priority": "high", "default": "standard", "flex": "background"}
+ENGINE_ROUTES = ("/v1", "/health", "/metrics")
+
+
+def parsed_size(value: object) -> object:
+    """Bytes from `32MiB`, `1.5 GB` or a plain number; anything else is left to the type check."""
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", value.strip())
+    if match is None or match[2].upper() not in SIZE_UNITS:
+        raise ValueError("must be a number of bytes, or like 512KiB, 32MiB, 1GiB")
+    return int(float(match[1]) * SIZE_UNITS[match[2].upper()])
+
+
+def matching(pattern: str, wanted: str) -> AfterValidator:
+    """A text that matches `pattern` as a whole; `wanted` says in words what that is."""
+
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError(wanted)
+        return value
+
+    return AfterValidator(check)
+
+
+def not_empty(value: T) -> T:
+    """A list with something in it."""
+    if not value:
+        raise ValueError("must have at least one item")
+    return value
+
+
+def replica_from_url(value: object) -> object:
+    """A replica written as its bare URL."""
+    return {"url": value} if isinstance(value, str) else value
+
+
+def checked_url(value: str) -> str:
+    """The engine's root without a trailing slash; no credentials, query or route in it."""
+    try:
+        parts = urlsplit(value)
+        port_is_valid = parts.port is None or parts.port > 0
+    except ValueError:
+        port_is_valid = False
+    if not port_is_valid or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("must be like http://host:8000 or https://host")
+    if re.search(r"[\s\x00-\x1f\x7f]", value):
+        raise ValueError("must have no spaces and no control characters")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError(
+            "must not carry credentials: api_key_env names the variable that holds them"
+        )
+    if parts.query or parts.fragment:
+        raise ValueError("must have no query and no fragment")
+    path = parts.path.rstrip("/")
+    if path.endswith(ENGINE_ROUTES):
+        raise ValueError("must be the engine's root: the gateway adds /v1 and other routes itself")
+    return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Size = Annotated[int, BeforeValidator(parsed_size), Field(ge=1 << 10, le=1 << 40)]
+Name = Annotated[
+    str,
+    matching(r"[^\x00-\x1f\x7f]{1,256}", "must have 1 to 256 characters and no control characters"),
+]
+TierName = Annotated[
+    str,
+    matching(r"[a-z][a-z0-9_-]{0,31}", "must be a letter and at most 31 more of a-z, 0-9, _, -"),
+]
+Sha256 = Annotated[
+    str,
+    matching(r"[0-9a-fA-F]{64}", "must be 64 hexadecimal digits: the SHA-256 of the whole key"),
+    AfterValidator(str.lower),
+]
+EnvName = Annotated[
+    str,
+    matching(r"[A-Za-z_][A-Za-z0-9_]*", "must be the name of an environment variable, not the key"),
+]
+Url = Annotated[str, AfterValidator(checked_url)]
+Dns = Annotated[
+    str,
+    matching(
+        r"[A-Za-z0-9._-]+:[1-9]\d{0,4}", "must be a name with its port, like vllm-headless:8000"
+    ),
+]
+Origin = Annotated[
+    str,
+    matching(
+        r"\*|https?://[^/?#@\s]+",
+        "must be a scheme and a host, like https://chat.example.org, or *",
+    ),
+]
+
+
+class Section(BaseModel):
+    """A mapping of the document: frozen, unknown keys refused, `"8080"` is no number."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, hide_input_in_errors=True
+    )
+
+
+class ListenSection(Section):
+    """Where the gateway listens."""
+
+    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    cors_origins: Annotated[tuple[Origin, ...], Strict(strict=False)] = ()
+
+
+class ReplicaSection(Section):
+    """One engine by its URL, or all addresses of a name."""
+
+    url: Url | None = None
+    dns: Dns | None = None
+    every_s: Annotated[float, Field(ge=1, le=3600)] = 5.0
+    engine: Literal["vllm", "sglang", "tgi", "llamacpp"] | None = None
+    max_num_seqs: Count | None = None
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    weight: Positive = 1.0
+    api_key_env: EnvName | None = None
+    ca_file: Annotated[Path, Strict(strict=False)] | None = None
+
+
+Replicas = Annotated[
+    tuple[Annotated[ReplicaSection, BeforeValidator(replica_from_url)], ...], Strict(strict=False)
+]
+
+
+class ModelSection(Section):
+    """A model clients may ask for and the replicas that serve it under the same name."""
+
+    name: Name
+    aliases: Annotated[tuple[Name, ...], Strict(strict=False)] = ()
+    replicas: Annotated[Replicas, AfterValidator(not_empty)]
+
+
+class TierSection(Section):
+    """One service class; None is filled in by rank, see `Settings.policy`."""
+
+    name: TierName
+    queue_limit: Annotated[int, Field(ge=0, le=1000)] | None = None
+    tpot_limit_ms: Positive = 150.0
+    prefill_limit_s: Positive | None = None
+    patience_s: Annotated[float, Field(gt=0, le=86400)] = 300.0
+    min_share: Annotated[float, Field(ge=0, lt=1)] | None = None
+    ttft_target_ms: Positive | None = None
+    tpot_target_ms: Positive | None = None
+
+
+class WeightsSection(Section):
+    """What one token of each kind costs."""
+
+    prompt: Positive = CostWeights().prompt
+    output: Positive = CostWeights().output
+    cached: NotNegative = CostWeights().cached
+
+
+class SchedulingSection(Section):
+    """Who is next and when it may be released."""
+
+    order: Literal["strict"] = "strict"
+    cost: Literal["requests", "tokens"] = "tokens"
+    within_user: Literal["fcfs"] = "fcfs"
+    headroom_max: Annotated[float, Field(ge=0, le=0.9)] = 0.2
+    headroom_decay: NotNegative | None = None
+    lend: bool = True
+    hold_s: NotNegative = 60.0
+    weights: WeightsSection = WeightsSection()
+    prefill_limit_s: Positive = 1.0
+    min_inflight: Count = 1
+    scrape_interval_s: Annotated[float, Field(ge=0.05, le=60)] = 1.0
+
+
+class BoundsSection(Section):
+    """Every limit on what may accumulate."""
+
+    waiting_per_user: Count = Bounds().waiting_per_user
+    waiting: Count = Bounds().waiting
+    waiting_bytes: Size = Bounds().waiting_bytes
+    body: Size = Bounds().body_bytes
+    stream_buffer: Size = Bounds().stream_buffer_bytes
+    users_per_tenant: Count = Bounds().users_per_tenant
+    max_sequences: Count = Bounds().max_sequences
+    predictions: Count = Bounds().predictions
+    retry_after_s_max: Positive = Bounds().retry_after_s_max
+    client_stall_s: Positive = Bounds().client_stall_s
+
+
+class RetriesSection(Section):
+    """Trying another replica before the first byte."""
+
+    attempts: Annotated[int, Field(ge=1, le=16)] = Bounds().attempts
+
+
+class UserSection(Section):
+    """One user of a tenant."""
+
+    weight: Positive = 1.0
+
+
+class TenantSection(Section):
+    """An organisation or team."""
+
+    name: Name
+    weight: Positive = 1.0
+    users: dict[Name, UserSection] = {}
+
+
+class KeySection(Section):
+    """One API key, known by its hash only."""
+
+    key_sha256: Sha256
+    tenant: Name
+    user: Name | None = None
+    tier: TierName | None = None
+    max_tier: TierName | None = None
+    models: Annotated[tuple[Name, ...], Strict(strict=False), AfterValidator(not_empty)] = ("*",)
+    speaks_for_users: bool = False
+
+
+class AdminSection(Section):
+    """Who may operate the gateway."""
+
+    key_sha256: Sha256 | None = None
+
+
+class Document(Section):
+    """The whole file. All of it may be left out but the replicas."""
+
+    mode: Annotated[Literal["fair", "fifo"], Field(alias="policy")] = "fair"
+    insecure_no_auth: bool = False
+    keepalive_after_s: NotNegative = 5.0
+    listen: ListenSection = ListenSection()
+    replicas: Replicas = ()
+    models: Annotated[tuple[ModelSection, ...], Strict(strict=False)] = ()
+    tiers: Annotated[tuple[TierSection, ...], Strict(strict=False)] = ()
+    service_tiers: dict[Name, TierName] | None = None
+    scheduling: SchedulingSection = SchedulingSection()
+    bounds: BoundsSection = BoundsSection()
+    retries: RetriesSection = RetriesSection()
+    tenants: Annotated[tuple[TenantSection, ...], Strict(strict=False)] = ()
+    keys: Annotated[tuple[KeySection, ...], Strict(strict=False)] = ()
+    admin: AdminSection = AdminSection()
+
+
+def section_in(annotation: object) -> type[Section] | None:
+    """The section that a field of this type holds, alone or in a list or mapping; else None."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    inner = (section_in(argument) for argument in get_args(annotation))
+    return next((found for found in inner if found is not None), None)
+
+
+def keys_at(place: Iterable[str | int]) -> tuple[str, ...]:
+    """The keys of the section at `place` in the document."""
+    section: type[Section] = Document
+    for part in place:
+        field = section.model_fields.get(str(part))
+        # An index, or a name in a mapping of sections, leads no deeper.
+        inner = section_in(field.annotation) if field else None
+        section = inner or section
+    return tuple(field.alias or name for name, field in section.model_fields.items())

@@ -1,0 +1,227 @@
+"""Settings as the rest of the product uses them: sections as in the file, and what they become.
+
+It hands the scheduler its `Policy`, the edge its keys and the upstream its addresses; where
+settings come from, and whether they are right, is not known here.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
+
+from pydantic import PrivateAttr
+
+from gateway.core.policy import DEFAULT_TIERS, Bounds, CostWeights, Policy, Tenant, Tier
+from gateway.settings_document import (
+    SERVICE_TIERS,
+    Document,
+    KeySection,
+    ReplicaSection,
+    TierSection,
+)
+from gateway.settings_rules import ANY_MODEL, default_tier, is_loopback
+from gateway.tenancy.keys import OPEN_TENANT, OPEN_USER, Keyring, Principal
+from gateway.upstream.replicas import ReplicaAddress, replica_name
+
+FLOOR = 0.02
+"""Default floor of each tier below the first."""
+ONLY_TIER_QUEUE_LIMIT = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DnsLookup:
+    """A name whose addresses are replicas; one that vanishes is to be drained."""
+
+    host: str
+    port: int
+    every_s: float
+    found: Callable[[str], ReplicaAddress] = field(repr=False)
+    """The replica at a URL made of one of the addresses."""
+
+
+class Settings(Document):
+    """All that was configured; sections are attributes, named as in the file."""
+
+    _api_keys: Mapping[str, str] = PrivateAttr(default_factory=dict)
+
+    @classmethod
+    def of(cls, values: Mapping[str, object], *, api_keys: Mapping[str, str]) -> "Settings":
+        """The settings `values`, known to be valid; `api_keys` by their variable's name."""
+        settings = cls.model_validate(values)
+        settings._api_keys = dict(api_keys)
+        return settings
+
+    @property
+    def tier_names(self) -> tuple[str, ...]:
+        """The tiers by rank, 0 first."""
+        return tuple(tier.name for tier in self._tiers())
+
+    @property
+    def default_tier(self) -> str:
+        """The tier of whoever has none of its own."""
+        return default_tier(self.tier_names, self.service_tiers)
+
+    @property
+    def tier_by_service_tier(self) -> Mapping[str, str]:
+        """OpenAI's `service_tier` -> our tier. `auto` and unknown words: the key's own tier."""
+        mapping = SERVICE_TIERS if self.service_tiers is None else self.service_tiers
+        known = self.tier_names
+        return MappingProxyType({word: tier for word, tier in mapping.items() if tier in known})
+
+    @property
+    def model_by_alias(self) -> Mapping[str, str]:
+        """Alias -> name of a configured model."""
+        pairs = {alias: model.name for model in self.models for alias in model.aliases}
+        return MappingProxyType(pairs)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether no key is configured: users are told apart by what they say they are."""
+        return not self.keys
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach the gateway."""
+        return is_loopback(self.listen.host)
+
+    def known_users(self) -> frozenset[tuple[str, str]]:
+        """All (tenant, user) pairs that the file names."""
+        of_tenants = {(tenant.name, user) for tenant in self.tenants for user in tenant.users}
+        return frozenset(of_tenants | {(key.tenant, key.user) for key in self.keys if key.user})
+
+    def keyring(self) -> Keyring:
+        """Who may call. Without any key everybody may: in any tier, and in anybody's name."""
+        if self.keys:
+            return Keyring({key.key_sha256: self._principal(key) for key in self.keys}, None)
+        opened = Principal(
+            tenant=OPEN_TENANT,
+            user=OPEN_USER,
+            tier=self.tier_names.index(self.default_tier),
+            max_tier=0,
+            speaks_for_users=True,
+        )
+        return Keyring({}, opened)
+
+    def policy(self) -> Policy:
+        """What the scheduler is told."""
+        scheduling = self.scheduling
+        return Policy(
+            tiers=self._tiers(),
+            tenants={
+                tenant.name: Tenant(
+                    weight=tenant.weight,
+                    users={name: user.weight for name, user in tenant.users.items()},
+                )
+                for tenant in self.tenants
+            },
+            cost=scheduling.cost,
+            weights=CostWeights(**scheduling.weights.model_dump()),
+            headroom_max=scheduling.headroom_max,
+            headroom_decay=scheduling.headroom_decay,
+            lend=scheduling.lend,
+            hold_s=scheduling.hold_s,
+            min_inflight=scheduling.min_inflight,
+            scrape_interval_s=scheduling.scrape_interval_s,
+            bounds=self._bounds(),
+            release_at_once=self.mode == "fifo",
+        )
+
+    def addresses(self) -> tuple[ReplicaAddress, ...]:
+        """The replicas with a URL of their own; one address for all models it is listed under."""
+        return tuple(
+            self._address(replica.url, replica, models)
+            for replica, models in self._replicas()
+            if replica.url is not None
+        )
+
+    def lookups(self) -> tuple[DnsLookup, ...]:
+        """The names to look up again and again, each for a changing set of replicas."""
+        return tuple(
+            DnsLookup(
+                host=replica.dns.rpartition(":")[0],
+                port=int(replica.dns.rpartition(":")[2]),
+                every_s=replica.every_s,
+                found=partial(self._address, replica=replica, models=models),
+            )
+            for replica, models in self._replicas()
+            if replica.dns is not None
+        )
+
+    def _principal(self, key: KeySection) -> Principal:
+        """A key with its tiers filled in; a model that it may use it may use by all its names."""
+        own = key.tier or self.default_tier
+        names = set(key.models)
+        for model in self.models:
+            if names & {model.name, *model.aliases}:
+                names |= {model.name, *model.aliases}
+        return Principal(
+            tenant=key.tenant,
+            user=key.user or OPEN_USER,
+            tier=self.tier_names.index(own),
+            max_tier=self.tier_names.index(key.max_tier or own),
+            models=None if ANY_MODEL in names else frozenset(names),
+            speaks_for_users=key.speaks_for_users,
+        )
+
+    def _replicas(self) -> list[tuple[ReplicaSection, frozenset[str] | None]]:
+        """Each replica once, with all models it is listed under; None: those it tells itself."""
+        found: dict[ReplicaSection, frozenset[str] | None] = dict.fromkeys(self.replicas)
+        for model in self.models:
+            for replica in model.replicas:
+                known = found.setdefault(replica, frozenset())
+                found[replica] = None if known is None else known | {model.name}
+        return list(found.items())
+
+    def _address(
+        self, url: str, replica: ReplicaSection, models: frozenset[str] | None
+    ) -> ReplicaAddress:
+        return ReplicaAddress(
+            name=replica_name(url),
+            url=url,
+            models=models,
+            engine=replica.engine,
+            max_num_seqs=replica.max_num_seqs,
+            scheduling_policy=replica.scheduling_policy,
+            weight=replica.weight,
+            api_key=self._api_keys[replica.api_key_env] if replica.api_key_env else None,
+            ca_file=str(replica.ca_file) if replica.ca_file else None,
+        )
+
+    def _tiers(self) -> tuple[Tier, ...]:
+        """The tiers with what was left out filled in by rank."""
+        last = len(self.tiers) - 1
+        return (
+            DEFAULT_TIERS
+            if last < 0
+            else tuple(self._tier(tier, rank, last) for rank, tier in enumerate(self.tiers))
+        )
+
+    def _tier(self, tier: TierSection, rank: int, last: int) -> Tier:
+        """A tier above the last may queue one more than the one below it; the last nothing."""
+        queue_limit = ONLY_TIER_QUEUE_LIMIT if last == 0 else (last + 1 - rank) * (rank < last)
+        return Tier(
+            name=tier.name,
+            queue_limit=queue_limit if tier.queue_limit is None else tier.queue_limit,
+            tpot_limit_ms=tier.tpot_limit_ms,
+            prefill_limit_s=tier.prefill_limit_s or self.scheduling.prefill_limit_s,
+            patience_s=tier.patience_s,
+            min_share=(FLOOR if rank else 0.0) if tier.min_share is None else tier.min_share,
+            ttft_target_ms=tier.ttft_target_ms,
+            tpot_target_ms=tier.tpot_target_ms,
+        )
+
+    def _bounds(self) -> Bounds:
+        bounds = self.bounds
+        return Bounds(
+            waiting_per_user=bounds.waiting_per_user,
+            waiting=bounds.waiting,
+            waiting_bytes=bounds.waiting_bytes,
+            body_bytes=bounds.body,
+            stream_buffer_bytes=bounds.stream_buffer,
+            users_per_tenant=bounds.users_per_tenant,
+            max_sequences=bounds.max_sequences,
+            predictions=bounds.predictions,
+            retry_after_s_max=bounds.retry_after_s_max,
+            attempts=self.retries.attempts,
+            client_stall_s=bounds.client_stall_s,
+        )

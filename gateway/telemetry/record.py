@@ -1,0 +1,32 @@
+"""One request, settled: the single value from which metrics and log lines are made.
+
+It holds no prompt, no output and no key.
+"""
+
+from dataclasses import dataclass
+
+from gateway.core.messages import Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettledRequest:
+    """How one request went, in seconds and tokens; names as configured, never as guessed."""
+
+    request_id: str
+    route: str
+    model: str
+    tenant: str
+    user: str
+    tier: str
+    replica: str
+    """The last replica it was granted; empty when it never was."""
+    outcome: str
+    """`done`, `cancelled`, or the code of the error the client got."""
+    status: int
+    attempts: int
+    waited_s: float
+    ttft_s: float | None
+    tpot_s: float | None
+    duration_s: float
+    overhead_s: float
+    usage: Usage | None

@@ -1,0 +1,130 @@
+"""Sending requests to one engine: its connections, kept warm for less than the engine keeps them.
+
+uvicorn, which vLLM runs on, closes idle connections after 5 s; a pool that keeps them longer meets
+random resets. How many exchanges run at once is the scheduler's business: the pool has no limit
+of its own, so a full pool never looks like a slow engine.
+"""
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from gateway.upstream.connection import Answer, Connection, Meter, UpstreamBrokenError
+from gateway.upstream.replicas import ReplicaAddress
+
+IDLE_S_MAX = 4.0
+"""Below the 5 s after which uvicorn closes an idle connection."""
+CONNECT_TIMEOUT_S = 2.0
+IDLE_CONNECTIONS_MAX = 1_024
+
+
+class EngineClient:
+    """All exchanges with one replica."""
+
+    def __init__(
+        self,
+        address: ReplicaAddress,
+        *,
+        buffer_bytes_max: int,
+        clock: Callable[[], float],
+    ) -> None:
+        parts = urlsplit(address.url)
+        self.name = address.name
+        self._host = parts.hostname or ""
+        self._port = parts.port or (443 if parts.scheme == "https" else 80)
+        self._prefix = parts.path.rstrip("/").encode("ascii")
+        self._ssl = _tls(address) if parts.scheme == "https" else None
+        self._buffer_bytes_max = buffer_bytes_max
+        self._clock = clock
+        self._idle: deque[Connection] = deque()
+        self._head = _constant_head(parts.netloc.rpartition("@")[2], address.api_key)
+
+    async def send(self, path: bytes, body: bytes, *, headers: bytes = b"", meter: Meter) -> Answer:
+        """POST `body` and wait for status and headers.
+
+        `headers` are whole lines, each ended by CRLF. Raises UpstreamBrokenError; a connection
+        that the engine closed while it was idle is replaced once, unseen.
+        """
+        request = b"".join(
+            (
+                b"POST ", self._prefix, path, b" HTTP/1.1\r\n", self._head, headers,
+                b"content-length: %d\r\n\r\n" % len(body), body,
+            )
+        )  # fmt: skip
+        connection = self._take_idle()
+        if connection is not None:
+            try:
+                return await self._exchange(connection, request, meter)
+            except UpstreamBrokenError as error:
+                if not error.is_fresh:
+                    raise
+        return await self._exchange(await self._connect(), request, meter)
+
+    def close(self) -> None:
+        """Close what is idle; what runs goes on to its end."""
+        while self._idle:
+            self._idle.pop().abort()
+
+    async def _exchange(self, connection: Connection, request: bytes, meter: Meter) -> Answer:
+        answer = connection.begin(request, meter)
+        try:
+            await answer.head()
+        except BaseException:
+            answer.close()
+            raise
+        return answer
+
+    def _take_idle(self) -> Connection | None:
+        horizon = self._clock() - IDLE_S_MAX
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_closed:
+                continue
+            if connection.idle_since >= horizon:
+                return connection
+            connection.abort()
+        return None
+
+    async def _connect(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(
+                        buffer_bytes_max=self._buffer_bytes_max, on_idle=self._rested
+                    ),
+                    self._host,
+                    self._port,
+                    ssl=self._ssl,
+                )
+        except TimeoutError as error:
+            raise UpstreamBrokenError("connecting timed out", is_fresh=True) from error
+        except OSError as error:
+            raise UpstreamBrokenError(f"cannot connect: {error}", is_fresh=True) from error
+        return connection
+
+    def _rested(self, connection: Connection, is_alive: bool) -> None:
+        if not is_alive:
+            return
+        if len(self._idle) >= IDLE_CONNECTIONS_MAX:
+            connection.abort()
+            return
+        connection.idle_since = self._clock()
+        self._idle.append(connection)
+
+
+def _constant_head(host: str, api_key: str | None) -> bytes:
+    lines = [
+        f"host: {host}",
+        "user-agent: fairgate",
+        "accept-encoding: identity",  # a compressed event stream would arrive in bursts
+    ]
+    if api_key:
+        lines.append(f"authorization: Bearer {api_key}")
+    return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
+
+
+def _tls(address: ReplicaAddress) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=address.ca_file)

@@ -1,0 +1,117 @@
+"""All replicas this gateway knows: their clients, their probes and what they serve.
+
+It tells the scheduler what is found and lost; which replica a request goes to is not decided here.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gateway.core.messages import DrainAsked, Event, ReplicaRemoved
+from gateway.upstream.client import EngineClient
+from gateway.upstream.dialects.registry import by_name
+from gateway.upstream.probe import Probe
+from gateway.upstream.replicas import ModelCard, ReplicaAddress, ReplicaStatus
+
+DRAIN_POLL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One replica of the fleet."""
+
+    address: ReplicaAddress
+    client: EngineClient
+    probe: Probe
+    task: "asyncio.Task[None]"
+
+
+class Fleet:
+    """Replicas by name. `run_in` must be entered before `add`."""
+
+    def __init__(
+        self,
+        *,
+        tell: Callable[[Event], None],
+        clock: Callable[[], float],
+        scrape_interval_s: float,
+        stream_buffer_bytes: int,
+        is_hungry: Callable[[str], bool],
+    ) -> None:
+        """`is_hungry(name)`: whether that replica should be scraped faster to learn its slots."""
+        self._tell = tell
+        self._clock = clock
+        self._scrape_interval_s = scrape_interval_s
+        self._stream_buffer_bytes = stream_buffer_bytes
+        self._is_hungry = is_hungry
+        self._members: dict[str, Member] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+
+    def run_in(self, tasks: asyncio.TaskGroup) -> None:
+        """Probes run as tasks of this group from now on."""
+        self._tasks = tasks
+
+    def add(self, address: ReplicaAddress) -> None:
+        """Start to watch a replica; a known name is drained no more."""
+        if address.name in self._members:
+            self._tell(DrainAsked(address.name, draining=False))
+            return
+        assert self._tasks is not None, "run_in comes first"
+        client = EngineClient(
+            address, buffer_bytes_max=self._stream_buffer_bytes, clock=self._clock
+        )
+        probe = Probe(
+            address,
+            tell=self._tell,
+            clock=self._clock,
+            interval_s=self._scrape_interval_s,
+            jitter=random.random,
+            wants_fast=lambda: self._is_hungry(address.name),
+        )
+        task = self._tasks.create_task(probe.run())
+        self._members[address.name] = Member(address, client, probe, task)
+
+    def drain(self, name: str) -> None:
+        """A replica vanished from its name: nothing new goes there, what runs is finished."""
+        if name in self._members:
+            self._tell(DrainAsked(name))
+
+    def remove(self, name: str) -> None:
+        """Forget a replica; its running streams end by themselves."""
+        member = self._members.pop(name, None)
+        if member is not None:
+            member.task.cancel()
+            member.client.close()
+            self._tell(ReplicaRemoved(name))
+
+    def client(self, name: str) -> EngineClient:
+        """The client of a replica that was granted."""
+        return self._members[name].client
+
+    def engine_priority(self, name: str, tier: int, tiers: int) -> int | None:
+        """The tier in the engine's own polarity, or None where it schedules first come first."""
+        member = self._members[name]
+        if member.address.scheduling_policy != "priority":
+            return None
+        engine = member.probe.status.engine
+        return by_name(engine).priority_value(tier, tiers) if engine else None
+
+    def statuses(self) -> dict[str, ReplicaStatus]:
+        """What each probe last saw."""
+        return {name: member.probe.status for name, member in self._members.items()}
+
+    def cards(self) -> Mapping[str, ModelCard]:
+        """The engines' model cards by id, of replicas that are up; the first replica's wins."""
+        cards: dict[str, ModelCard] = {}
+        for member in self._members.values():
+            configured = member.address.models
+            for model, card in member.probe.status.cards.items():
+                if configured is None or model in configured:
+                    cards.setdefault(model, card)
+        return cards
+
+    def close(self) -> None:
+        """Stop all probes and close what is idle."""
+        for name in list(self._members):
+            self.remove(name)
