@@ -172,7 +172,7 @@ class Exchange:
     ) -> tuple[bytes, EngineError | None]:
         """All bytes up to the first data event: only it shows that the engine began."""
         chunks = []
-        while not (meter.events or meter.error_event or meter.is_done):
+        while answer.has_data or not (meter.events or meter.error_event or meter.is_done):
             data = await answer.read()
             if not data:
                 break

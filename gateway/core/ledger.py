@@ -1,7 +1,7 @@
 """The gateway's own book of one replica: exact and immediate where the engine's metrics are late.
 
 Every grant is entered when it is decided and leaves when its upstream ends. Sums are kept beside
-the grants so that no question costs more than O(1); `derived()` computes them again for tests.
+the grants so that no question costs more than O(1); `invariants.py` derives them again in tests.
 """
 
 from collections import deque

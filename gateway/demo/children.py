@@ -84,9 +84,7 @@ class Children:
 
     async def watch(self) -> None:
         """Wait for one of them to end. Raises ChildFailedError then."""
-        waits = {
-            asyncio.create_task(child.process.wait()): child for child in self._children
-        }
+        waits = {asyncio.create_task(child.process.wait()): child for child in self._children}
         try:
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:

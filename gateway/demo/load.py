@@ -20,6 +20,7 @@ SPREAD = 0.5
 """Pauses are uniform within this share of their mean, either way."""
 FAILED_PAUSE_S = 0.25
 """The power user's pause after a failure; without it, a refusing gateway would be hammered."""
+CONNECT_S_MAX = 10.0
 EVENT = "data: "
 LAST_EVENT = "data: [DONE]"
 
@@ -41,8 +42,10 @@ class Load:
     async def run(self) -> None:
         """Send until the phase ends; what is under way then is broken off."""
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        # A request in a queue is silent for long; the phase's end is what bounds it.
+        timeout = httpx.Timeout(None, connect=CONNECT_S_MAX)
         client = httpx.AsyncClient(
-            base_url=self._url, timeout=None, limits=limits, trust_env=False
+            base_url=self._url, timeout=timeout, limits=limits, trust_env=False
         )
         with suppress(TimeoutError):
             async with client, asyncio.timeout(self._phase.length_s), asyncio.TaskGroup() as tasks:
@@ -64,8 +67,9 @@ class Load:
         """Send at instants of its own, whatever becomes of the requests before."""
         account, pause_s = self._tally.accounts[user.name], self._phase.pause_s
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._phase.sending_s):
-                await asyncio.sleep(self._random.uniform(0, pause_s))
+            async with asyncio.timeout(self._phase.sending_until_s):
+                first_s = self._random.uniform(0, self._phase.first_within_s)
+                await asyncio.sleep(self._phase.lead_s + first_s)
                 while True:
                     if account.waiting < user.outstanding:
                         tasks.create_task(self._ask(client, user))

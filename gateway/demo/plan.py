@@ -11,7 +11,7 @@ PolicyName = Literal["fair", "fifo"]
 
 DEFAULT_S = 45.0
 """Length of the phases where none was asked for."""
-PHASES_S_MIN = 5.0
+PHASES_S_MIN = 6.0
 """Below this the figures would be accidents, so that a demo asked to be shorter takes longer."""
 FLOOD_WEIGHT = 2.0
 """A phase under flood is this much longer than the one without."""
@@ -20,6 +20,9 @@ PAUSE_S_MIN = 0.6
 """With shorter pauses the light users alone would begin to queue behind each other."""
 REQUESTS_ALONE = 4.0
 """A short demo shortens the pauses until each light user sends so many requests alone."""
+LEAD_S_MAX = 1.0
+"""About one answer: after so long the slots of a flooded engine no longer end all at once."""
+LEAD_SHARE = 0.4
 QUIET_S_MAX = 1.0
 QUIET_SHARE = 0.2
 
@@ -61,11 +64,26 @@ class Phase:
         return (*LIGHT_USERS, POWER_USER) if self.is_flooded else LIGHT_USERS
 
     @property
-    def sending_s(self) -> float | None:
+    def lead_s(self) -> float:
+        """Light users send nothing before this: the flood is there first."""
+        if not self.is_flooded:
+            return 0.0
+        return LEAD_S_MAX if self.length_s is None else min(LEAD_S_MAX, LEAD_SHARE * self.length_s)
+
+    @property
+    def sending_until_s(self) -> float | None:
         """Light users send nothing new after this, so that few are cut off while they wait."""
         if self.length_s is None:
             return None
         return self.length_s - min(QUIET_S_MAX, QUIET_SHARE * self.length_s)
+
+    @property
+    def first_within_s(self) -> float:
+        """Each light user sends its first request within so long after the lead."""
+        if self.sending_until_s is None:
+            return self.pause_s
+        # Half of the time for sending, so that nobody is left without a request.
+        return min(self.pause_s, (self.sending_until_s - self.lead_s) / 2)
 
 
 def policies_shown(policy: PolicyName | None) -> tuple[PolicyName, ...]:

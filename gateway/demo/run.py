@@ -4,7 +4,6 @@ import asyncio
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -13,22 +12,14 @@ from rich.console import Console
 
 from gateway.demo.children import ChildFailedError, Children
 from gateway.demo.load import Load
-from gateway.demo.plan import (
-    DEFAULT_S,
-    LIGHT_USERS,
-    Phase,
-    PolicyName,
-    endless,
-    planned,
-    policies_shown,
-)
+from gateway.demo.plan import DEFAULT_S, Phase, PolicyName, endless, planned, policies_shown
 from gateway.demo.screen import Screen, curl
-from gateway.demo.site import REPLICAS, Site, open_site
-from gateway.demo.tally import Tally, Waits
-from gateway.demo.verdict import Verdict, verdict_lines
+from gateway.demo.site import REPLICAS, Site, start_site
+from gateway.demo.tally import Tally
+from gateway.demo.verdict import Outcome, outcome_of, verdict_lines, verdict_of
 
 SEED = 7
-SETTLE_S = 0.5
+SETTLE_S = 0.3
 """Between phases: the engines drop what was broken off, and the gateways notice."""
 CLOSE_S = 0.5
 """What ending everything takes, within the seconds that were asked for."""
@@ -58,9 +49,7 @@ def demo(*, seconds: float | None, policy: str | None) -> int:
 class Demo:
     """One run of the demo."""
 
-    def __init__(
-        self, shown: Sequence[PolicyName], seconds: float | None, screen: Screen
-    ) -> None:
+    def __init__(self, shown: Sequence[PolicyName], seconds: float | None, screen: Screen) -> None:
         self._shown = shown
         self._seconds = seconds
         self._screen = screen
@@ -98,9 +87,10 @@ class Demo:
         began_at = asyncio.get_running_loop().time()
         status = FAILED
         try:
-            site = await open_site(children, self._shown)
+            site = await start_site(children, self._shown)
             async with asyncio.TaskGroup() as tasks:
                 watch = tasks.create_task(children.watch())
+                await site.wait_ready()
                 status = await self._show(site, began_at)
                 watch.cancel()
         except* ChildFailedError as group:
@@ -110,16 +100,48 @@ class Demo:
         return status
 
     async def _show(self, site: Site, began_at: float) -> int:
+        """All phases and the verdict; without an end of its own, then the flood until one comes."""
         self._introduce(site)
-        clock = asyncio.get_running_loop().time
-        spent_s = clock() - began_at
+        spent_s = asyncio.get_running_loop().time() - began_at + CLOSE_S
         total_s = DEFAULT_S if self._seconds is None else self._seconds
-        pauses_s = SETTLE_S * len(self._shown) + CLOSE_S
-        phases = planned(self._shown, total_s - spent_s - pauses_s)
-        tallies = []
-        for phase in phases:
-            if tallies:
-                await asyncio.sleep(SETTLE_S)
-            tallies.append(await self._run_phase(site, phase))
-        ...
+        outcomes = []
+        for phase in planned(self._shown, total_s - spent_s - SETTLE_S * len(self._shown)):
+            outcomes.append(await self._run_phase(site, phase))
+            await asyncio.sleep(SETTLE_S)
+        verdict = verdict_of(outcomes)
+        complaints = sorted({outcome.complaint for outcome in outcomes if outcome.complaint})
+        if verdict is None and complaints:
+            sys.stderr.write(f"no figures, since requests failed: {'; '.join(complaints)}\n")
+            return FAILED
+        self._has_verdict = True
+        if verdict is None:
+            self._screen.say("", "Too little was answered for figures: this took too short a time.")
+        else:
+            self._screen.say("", *verdict_lines(verdict))
+        if self._seconds is None:
+            self._screen.say("", "The load goes on until Ctrl-C.")
+            await self._run_phase(site, endless(self._shown))
         return 0
+
+    def _introduce(self, site: Site) -> None:
+        url = site.urls[self._shown[0]]
+        self._screen.say(
+            f"Two emulated replicas behind fairgate on {url}; API docs: {url}/docs",
+            *(f"The same replicas behind --policy {policy}: {site.urls[policy]}"
+              for policy in self._shown[1:]),
+            "While this runs, ask it yourself:",
+            f"  {curl(url)}",
+            "",
+        )  # fmt: skip
+
+    async def _run_phase(self, site: Site, phase: Phase) -> Outcome:
+        """Load and figures side by side until the phase is over."""
+        clock = asyncio.get_running_loop().time
+        tally = Tally(user.name for user in phase.users)
+        began_at = clock()
+        async with asyncio.TaskGroup() as tasks:
+            follow = tasks.create_task(self._screen.follow(phase, tally))
+            await Load(site.urls[phase.policy], phase, tally, self._random).run()
+            follow.cancel()
+        ended_at = clock() if phase.length_s is None else began_at + phase.length_s
+        return outcome_of(phase, tally, replicas=REPLICAS, began_at=began_at, ended_at=ended_at)

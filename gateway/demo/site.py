@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import httpx
 
 from gateway.bench.launch import free_port
-from gateway.demo.children import HOST, Child, ChildFailedError, Children, free_port_from
+from gateway.demo.children import HOST, Child, Children, free_port_from
 from gateway.demo.load import MODEL
 from gateway.demo.plan import PolicyName
 
@@ -25,34 +25,43 @@ ANSWER_WAIT_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Where the gateways listen."""
+    """The gateways, by what they are shown for."""
 
+    gateways: Mapping[PolicyName, Child]
     urls: Mapping[PolicyName, str]
 
+    async def wait_ready(self) -> None:
+        """Return once each gateway sees all replicas.
 
-async def open_site(children: Children, shown: Sequence[PolicyName]) -> Site:
-    """Start everything and wait until each gateway sees both replicas.
+        Raises:
+            ChildFailedError: one did not within `READY_WAIT_S`.
+        """
+        deadline = asyncio.get_running_loop().time() + READY_WAIT_S
+        async with httpx.AsyncClient(timeout=ANSWER_WAIT_S, trust_env=False) as client:
+            for policy, gateway in self.gateways.items():
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        await _wait_ready(client, self.urls[policy])
+                except TimeoutError:
+                    raise gateway.failure(f"was not ready within {READY_WAIT_S:g} s") from None
 
-    Raises:
-        ChildFailedError: one was not ready within `READY_WAIT_S`.
-    """
+
+async def start_site(children: Children, shown: Sequence[PolicyName]) -> Site:
+    """Start everything. Raises ChildFailedError when there is no port to listen on."""
     engines = []
     for seed in range(REPLICAS):
         port = free_port()
         await children.start(f"replica {seed}", emulate_arguments(port, seed))
         engines.append(f"http://{HOST}:{port}")
+    gateways: dict[PolicyName, Child] = {}
     urls: dict[PolicyName, str] = {}
-    gateways: list[tuple[Child, str]] = []
-    port = PORT
+    port = PORT - 1
     for policy in shown:
-        port = free_port_from(port)
-        child = await children.start(f"{policy} gateway", serve_arguments(port, policy, engines))
+        port = free_port_from(port + 1)
+        arguments = serve_arguments(port, policy, engines)
+        gateways[policy] = await children.start(f"{policy} gateway", arguments)
         urls[policy] = f"http://{HOST}:{port}"
-        gateways.append((child, urls[policy]))
-        port += 1
-    async with httpx.AsyncClient(timeout=ANSWER_WAIT_S, trust_env=False) as client:
-        await _wait_ready(client, gateways)
-    return Site(urls=urls)
+    return Site(gateways=gateways, urls=urls)
 
 
 def emulate_arguments(port: int, seed: int) -> list[str]:
@@ -75,20 +84,10 @@ def sees_all(readiness: Mapping[str, Mapping[str, Mapping[str, object]]]) -> boo
     return len(replicas) == REPLICAS and all(replica.get("up") for replica in replicas)
 
 
-async def _wait_ready(client: httpx.AsyncClient, gateways: Sequence[tuple[Child, str]]) -> None:
-    """Return once all are ready. Raises ChildFailedError for the first that is not in time."""
-    deadline = asyncio.get_running_loop().time() + READY_WAIT_S
-    for child, url in gateways:
-        try:
-            async with asyncio.timeout_at(deadline):
-                while not await _is_ready(client, url):
-                    await asyncio.sleep(READY_POLL_S)
-        except TimeoutError:
-            raise child.failure(f"was not ready within {READY_WAIT_S:g} s") from None
-
-
-async def _is_ready(client: httpx.AsyncClient, url: str) -> bool:
-    with suppress(httpx.HTTPError):
-        response = await client.get(f"{url}/readyz")
-        return response.status_code == 200 and sees_all(response.json())
-    return False
+async def _wait_ready(client: httpx.AsyncClient, url: str) -> None:
+    while True:
+        with suppress(httpx.HTTPError):
+            response = await client.get(f"{url}/readyz")
+            if response.status_code == 200 and sees_all(response.json()):
+                return
+        await asyncio.sleep(READY_POLL_S)

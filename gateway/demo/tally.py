@@ -91,22 +91,17 @@ class Account:
 class Tally:
     """All users of one phase."""
 
-    __slots__ = ("_ended", "_first_end", "_last_end", "accounts", "complaint")
+    __slots__ = ("_ended_at", "accounts", "complaint")
 
     def __init__(self, users: Iterable[str]) -> None:
         self.accounts = {user: Account() for user in users}
         self.complaint: str | None = None
         """Why the first failed request failed."""
-        self._ended = 0
-        self._first_end = 0.0
-        self._last_end = 0.0
+        self._ended_at: deque[float] = deque(maxlen=WAITS_MAX)
 
     def end(self, now: float) -> None:
         """An answer is complete, and so its slot is free."""
-        if self._ended == 0:
-            self._first_end = now
-        self._last_end = now
-        self._ended += 1
+        self._ended_at.append(now)
 
     def fail(self, user: str, number: int, reason: str) -> None:
         """A request of `user` failed."""
@@ -118,14 +113,13 @@ class Tally:
         """Requests that failed."""
         return sum(account.failed for account in self.accounts.values())
 
-    def release_interval_s(self, replicas: int) -> float | None:
-        """Mean time between two ends on one of `replicas` replicas; None before there are two.
+    def release_interval_s(self, replicas: int, since: float, until: float) -> float | None:
+        """Mean time between two ends on one of `replicas` replicas; None when nothing ended.
 
         While all slots are busy this is the mean service time over the slots of one replica.
         """
-        if self._ended < 2:
-            return None
-        return replicas * (self._last_end - self._first_end) / (self._ended - 1)
+        ended = sum(since <= ended_at <= until for ended_at in self._ended_at)
+        return replicas * (until - since) / ended if ended else None
 
     def waits(self, users: Iterable[str], now: float) -> Waits | None:
         """The waits of these users together."""

@@ -6,15 +6,28 @@ such request allowed there, that is two release intervals at most on average, be
 takes alone on an engine whose steps are now shared.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gateway.demo.plan import PolicyName
-from gateway.demo.tally import Waits
+from gateway.demo.plan import LIGHT_USERS, Phase, PolicyName
+from gateway.demo.tally import Tally, Waits
 
 ALONE_FACTOR = 1.5
 RELEASE_INTERVALS = 2
 FIFO_FACTOR = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one phase came to."""
+
+    policy: PolicyName
+    is_flooded: bool
+    light_waits: Waits | None
+    """Of the light users together; None when none of their requests says anything."""
+    release_interval_s: float | None
+    complaint: str | None
+    """Why the first request failed that did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +54,32 @@ class Verdict:
         """Whether fifo let them wait ten times as long as alone; None when it was not shown."""
         fifo = self.flooded.get("fifo")
         return None if fifo is None else fifo.mean_s >= FIFO_FACTOR * self.alone.mean_s
+
+
+def outcome_of(
+    phase: Phase, tally: Tally, *, replicas: int, began_at: float, ended_at: float
+) -> Outcome:
+    """What `phase` came to."""
+    return Outcome(
+        policy=phase.policy,
+        is_flooded=phase.is_flooded,
+        light_waits=tally.waits([user.name for user in LIGHT_USERS], ended_at),
+        release_interval_s=tally.release_interval_s(
+            replicas, since=began_at + phase.lead_s, until=ended_at
+        ),
+        complaint=tally.complaint,
+    )
+
+
+def verdict_of(outcomes: Sequence[Outcome]) -> Verdict | None:
+    """The verdict; None when a phase has no figures. The pace is the first flood's."""
+    alone = next((each.light_waits for each in outcomes if not each.is_flooded), None)
+    floods = [outcome for outcome in outcomes if outcome.is_flooded]
+    intervals_s = [each.release_interval_s for each in floods]
+    waits = {each.policy: each.light_waits for each in floods if each.light_waits is not None}
+    if alone is None or len(waits) < len(floods) or not intervals_s or intervals_s[0] is None:
+        return None
+    return Verdict(alone=alone, flooded=waits, release_interval_s=intervals_s[0])
 
 
 def verdict_lines(verdict: Verdict) -> list[str]:

@@ -1,7 +1,8 @@
 """The routes of the emulated server: which exist, what each answers, which faults strike first.
 
 A bare ASGI application: the routes are few, none has a parameter, and a framework's wrappers would
-stand between a request and the connection it may have to break off.
+stand between a request and the connection it may have to break off. Not emulated: logprobs, tools,
+`echo`, /v1/messages, /v1/responses, prefix caching.
 """
 
 import time

@@ -89,10 +89,10 @@ class Driver:
         await self._wait_thaw()
 
     async def _wait_thaw(self) -> None:
-        while (freeze := self._faults.get(FaultKind.FREEZE)) is not None:
+        while self._faults.is_active(FaultKind.FREEZE):
             self._faults_changed.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(freeze.value or None):
+                async with asyncio.timeout(self._faults.left_s(FaultKind.FREEZE)):
                     await self._faults_changed.wait()
 
     def _complete(self, now: float) -> None:

@@ -146,6 +146,11 @@ class Faults:
             self._forget(kind)
         return kind in self._active
 
+    def left_s(self, kind: FaultKind) -> float | None:
+        """Seconds until it ends by itself; None when it does not, or is not active."""
+        until = self._until.get(kind)
+        return None if until is None else max(0.0, until - self._clock())
+
     def get(self, kind: FaultKind) -> Fault | None:
         """The active fault of that kind."""
         return self._active.get(kind) if self.is_active(kind) else None

@@ -6,6 +6,7 @@ Refuses to know how they are asked for; the command line and the tests both fill
 from dataclasses import dataclass
 from hashlib import sha256
 
+from gateway.emulator.faults import parse_fault
 from gateway.sim.profiles import Profile, profile_named
 from gateway.sim.replica import EngineConfig, SchedulingPolicy
 
@@ -49,6 +50,8 @@ class EmulatorOptions:
         if not 0 <= self.output_jitter <= 1:
             raise ValueError(f"output_jitter must be in 0..1, got {self.output_jitter}")
         self.engine_profile()
+        for fault in self.faults:
+            parse_fault(fault)
 
     def engine_profile(self) -> Profile:
         """The step times.

@@ -83,18 +83,20 @@ class Emulator:
         self.faults.inject(*self.options.faults)
 
     async def run(self) -> None:
-        """Work until cancelled."""
-        async with asyncio.TaskGroup() as jobs:
-            jobs.create_task(self._driver.run(), name="engine")
-            jobs.create_task(self._keep_date(), name="date")
-            jobs.create_task(self._keep_listening(), name="listener")
+        """Work until cancelled, then stop listening and break all connections off."""
+        try:
+            async with asyncio.TaskGroup() as jobs:
+                jobs.create_task(self._driver.run(), name="engine")
+                jobs.create_task(self._keep_date(), name="date")
+                jobs.create_task(self._keep_listening(), name="listener")
+        finally:
+            self.faults.on_change = _nothing
+            self._stop_listening()
+            for connection in tuple(self._state.connections):
+                connection.transport.abort()
 
-    async def close(self) -> None:
-        """Stop listening and break all connections off."""
-        self.faults.on_change = _nothing
-        self._stop_listening()
-        for connection in tuple(self._state.connections):
-            connection.transport.abort()
+    async def wait_closed(self) -> None:
+        """Wait until the requests have noticed that their connections are gone."""
         requests = tuple(self._state.tasks)
         if requests:
             await asyncio.wait(requests, timeout=CLOSING_S_MAX)
@@ -128,11 +130,10 @@ class Emulator:
     async def _keep_listening(self) -> None:
         while True:
             self._faults_changed.clear()
-            refuse = self.faults.get(FaultKind.REFUSE)
-            if refuse is None and self._listener is None:
+            if self._listener is None and not self.faults.is_active(FaultKind.REFUSE):
                 await self._listen()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(refuse.value or None if refuse else None):
+                async with asyncio.timeout(self.faults.left_s(FaultKind.REFUSE)):
                     await self._faults_changed.wait()
 
     async def _keep_date(self) -> None:
@@ -156,10 +157,10 @@ async def running_emulator(options: EmulatorOptions | None = None) -> AsyncItera
     try:
         yield emulator
     finally:
-        await emulator.close()
         work.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await work
+        await emulator.wait_closed()
 
 
 def serve(options: EmulatorOptions, *, on_ready: Callable[[str], None] | None = None) -> None:

@@ -206,7 +206,7 @@ class Engine:
             needed = self.config.blocks_for(run.computed + tokens) - run.blocks
             while needed > self._blocks_free and run.state is State.RUNNING:
                 victims = self._by_precedence() if victims is None else victims
-                budget += self._preempt(victims.pop())
+                self._preempt(victims.pop())
             if run.state is State.RUNNING:
                 self._take(run, tokens, needed)
                 budget -= tokens
@@ -220,9 +220,10 @@ class Engine:
             return sorted(self._running, key=lambda run: run.rank)
         return list(self._running)
 
-    def _preempt(self, run: Run) -> int:
-        """Back to the queue with nothing computed; returns the tokens this step had given it."""
-        given_back = run.scheduled
+    def _preempt(self, run: Run) -> None:
+        """Back to the queue, with nothing computed and no part in this step."""
+        # Its share of the step's tokens stays unused: whoever comes after it decodes, and the
+        # budget has room for all who do.
         run.scheduled = 0
         run.computed = 0
         run.preemptions += 1
@@ -230,7 +231,6 @@ class Engine:
         self._release(run)
         self._enqueue(run)
         self.counters.preemptions += 1
-        return given_back
 
     def _admit(self, budget: int) -> list[str]:
         admitted: list[str] = []

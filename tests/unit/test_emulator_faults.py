@@ -51,8 +51,11 @@ def test_a_timed_fault_ends_by_itself() -> None:
     clock = Clock()
     faults = Faults(clock)
     faults.inject("freeze:3")
+    clock.now += 2
+    assert faults.left_s(FaultKind.FREEZE) == 1
     assert faults.is_active(FaultKind.FREEZE)
-    clock.now += 3
+    clock.now += 1
+    assert faults.left_s(FaultKind.REFUSE) is None
     assert not faults.is_active(FaultKind.FREEZE)
     assert faults.active() == ()
 

@@ -57,7 +57,7 @@ operations = st.lists(
 
 
 @given(operations=operations, policy=st.sampled_from(["fcfs", "priority"]))
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_no_order_of_events_breaks_the_engine(
     operations: list[tuple[str, int, int, int]], policy: SchedulingPolicy
 ) -> None:
@@ -154,11 +154,12 @@ def test_an_urgent_arrival_never_stops_a_running_sequence() -> None:
 def test_under_kv_pressure_the_largest_priority_is_preempted_and_loses_no_token() -> None:
     """Recorded with 13 blocks of 128, priorities 0 to 3: 3, then 2 paused, 0 and 1 did not."""
     engine = engine_of(policy="priority", max_num_seqs=4, kv_blocks=13, block_tokens=128)
-    for priority in range(4):
-        engine.add(sequence(str(priority), prompt=250, output=500, priority=priority))
-    assert engine.next_step() is not None
-    paused: list[str] = []
     tokens: Counter[str] = Counter()
+    for priority in (2, 3, 0, 1):
+        engine.add(sequence(str(priority), prompt=250, output=500, priority=priority))
+        tokens.update(run_step(engine))
+    paused: list[str] = []
+    engine.next_step()
     while engine.is_stepping:
         got = {out.sequence_id for out in engine.complete_step()}
         tokens.update(got)
@@ -182,15 +183,18 @@ def test_under_fcfs_the_last_admitted_is_preempted() -> None:
 
 def test_a_step_that_preempts_admits_nobody() -> None:
     """Admitting at once would take the very blocks that were freed, and preempt again."""
-    engine = engine_of(max_num_seqs=3, kv_blocks=4, block_tokens=2)
+    engine = engine_of(policy="priority", max_num_seqs=3, kv_blocks=4, block_tokens=2)
     engine.add(sequence("old", prompt=3, output=4))
     engine.add(sequence("new", prompt=3, output=4))
     run_step(engine)
     run_step(engine)
-    engine.add(sequence("tiny"))
+    engine.add(sequence("tiny", priority=-1))
     plan = engine.next_step()
     assert plan is not None
+    assert engine.counters.preemptions == 1
     assert plan.admitted == ()
+    engine.complete_step()
+    assert run_step(engine) == ["old.", "tiny."]
 
 
 def test_long_prompts_are_computed_in_chunks_beside_the_decodes() -> None:

@@ -1,0 +1,68 @@
+"""Two real vLLM replicas on the CPU, started once a session; skips where they cannot be had.
+
+`VLLM_CPU_DIR` names an installation (made on the first run where it does not exist yet).
+"""
+
+import os
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.shared import shared_path
+
+READY_S_MAX = 180.0
+SLOTS = 4
+MODEL = "tiny"
+"""The name under which the start script serves every model."""
+
+
+def installation() -> Path:
+    """The folder with vLLM and the random models; installs them when they are missing."""
+    folder = Path(os.environ.get("VLLM_CPU_DIR", Path(tempfile.gettempdir()) / "fairgate-vllm"))
+    setup = shared_path("tools", "vllm_cpu", "setup.sh")
+    if not (folder / "slow" / "config.json").exists():
+        subprocess.run(["bash", str(setup), str(folder)], check=True)
+    return folder
+
+
+@contextmanager
+def running_vllm(
+    *ports: int, flags: Sequence[str] = (), model: str = "slow"
+) -> Iterator[list[str]]:
+    """A replica on each port, started together; yields their URLs once all answer."""
+    folder = installation()
+    start = shared_path("tools", "vllm_cpu", "start.sh")
+    started: list[tuple[subprocess.Popen[bytes], str, Path]] = []
+    try:
+        for port in ports:
+            log = Path(tempfile.gettempdir()) / f"fairgate-vllm-{port}.log"
+            arguments = ["bash", str(start), str(folder), str(port), str(folder / model), *flags]
+            with log.open("w") as output:
+                process = subprocess.Popen(
+                    arguments, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+                )
+            started.append((process, f"http://127.0.0.1:{port}", log))
+        for process, url, log in started:
+            _await_health(url, process, log)
+        yield [url for _, url, _ in started]
+    finally:
+        for process, _, _ in started:
+            os.killpg(process.pid, 9)
+            process.wait()
+
+
+def _await_health(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + READY_S_MAX
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
+        try:
+            with urllib.request.urlopen(f"{url}/health", timeout=2):  # noqa: S310 - our own URL
+                return
+        except OSError:
+            time.sleep(0.5)
+    raise AssertionError(f"vLLM did not start: {log.read_text()[-2000:]}")
