@@ -40,6 +40,7 @@ def main() -> None:
 
 @app.command()
 def serve(
+    *,
     config: ConfigOption = None,
     replica: ReplicaOption = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
@@ -82,6 +83,7 @@ def check(config: ConfigOption = None, replica: ReplicaOption = None) -> None:
 
 @app.command()
 def emulate(
+    *,
     port: Annotated[int, typer.Option(help="Port to listen on; 0: any free one.")] = 9001,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     model: Annotated[list[str] | None, typer.Option(help="Model name; further: LoRAs.")] = None,
@@ -127,6 +129,7 @@ def emulate(
 
 @app.command()
 def demo(
+    *,
     seconds: Annotated[
         float | None, typer.Option(help="Length of the whole demo; default: until Ctrl-C.")
     ] = None,
@@ -140,6 +143,7 @@ def demo(
 
 @app.command()
 def bench(
+    *,
     full: Annotated[bool, typer.Option(help="Longer rounds.")] = False,
     peer: Annotated[list[str] | None, typer.Option(help="Another gateway beside us.")] = None,
     json: Annotated[Path | None, typer.Option(help="Where the figures go.")] = None,
@@ -152,6 +156,7 @@ def bench(
 
 @keys.command("create")
 def keys_create(
+    *,
     tenant: Annotated[str, typer.Option(help="Tenant that pays.")],
     user: Annotated[str, typer.Option(help="User inside the tenant.")],
     tier: Annotated[str, typer.Option(help="The key's own tier.")] = "standard",

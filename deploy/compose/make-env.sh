@@ -38,6 +38,7 @@ GATEWAY_ADMIN_KEY_SHA256=$(sha256 "$admin_key")
 # Between gateway and vLLM.
 VLLM_API_KEY=$(random)
 
+# COMPOSE_PROFILES=gpu
 # GATEWAY_BIND=0.0.0.0
 # GATEWAY_PORT=8080
 # MODEL=Qwen/Qwen2.5-7B-Instruct

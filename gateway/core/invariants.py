@@ -61,6 +61,7 @@ def _check_waiting(scheduler: Scheduler) -> None:
         request = waiting.request
         _same(room.requests[request.id], waiting, "waiting: object")
         assert scheduler.pool_of(request.model) is pool, "waiting: in another pool"
+        assert waiting in room.deadlines, "waiting: no deadline"
         _same(room.deadlines.key_of(waiting), waiting.deadline, "waiting: deadline")
     _same(len(room.deadlines), len(queued), "waiting: deadlines")
     _check_heap(room.deadlines, "waiting: deadlines")

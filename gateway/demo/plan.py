@@ -3,8 +3,9 @@
 Pure. How requests are sent and what comes of them is not known here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 PolicyName = Literal["fair", "fifo"]
@@ -13,16 +14,18 @@ DEFAULT_S = 45.0
 """Length of the phases where none was asked for."""
 PHASES_S_MIN = 6.0
 """Below this the figures would be accidents, so that a demo asked to be shorter takes longer."""
-FLOOD_WEIGHT = 2.0
-"""A phase under flood is this much longer than the one without."""
+WEIGHTS: Mapping[PolicyName, float] = MappingProxyType({"fair": 2.5, "fifo": 1.5})
+"""A phase under flood is so many times as long as the one without: its waits scatter more, and
+most so in the fair one, where the claim about them is a tight one."""
 PAUSE_S_MAX = 2.0
-PAUSE_S_MIN = 0.6
+PAUSE_S_MIN = 0.4
 """With shorter pauses the light users alone would begin to queue behind each other."""
 REQUESTS_ALONE = 4.0
 """A short demo shortens the pauses until each light user sends so many requests alone."""
 LEAD_S_MAX = 1.0
 """About one answer: after so long the slots of a flooded engine no longer end all at once."""
 LEAD_SHARE = 0.4
+LEAD_FIFO_S = 0.3
 QUIET_S_MAX = 1.0
 QUIET_SHARE = 0.2
 
@@ -39,7 +42,7 @@ class DemoUser:
 
 
 LIGHT_USERS = tuple(
-    DemoUser(name=name, output_tokens_max=36, outstanding=32) for name in ("alice", "bob", "carol")
+    DemoUser(name=name, output_tokens_max=24, outstanding=32) for name in ("alice", "bob", "carol")
 )
 POWER_USER = DemoUser(name="batch-bot", output_tokens_max=75, outstanding=80)
 """Fifty tokens on average: one second at the 20 ms a token of the demo profile."""
@@ -64,11 +67,17 @@ class Phase:
         return (*LIGHT_USERS, POWER_USER) if self.is_flooded else LIGHT_USERS
 
     @property
+    def steady_after_s(self) -> float:
+        """From here on the ends of answers say something about the pace of the engines."""
+        return LEAD_S_MAX if self.length_s is None else min(LEAD_S_MAX, LEAD_SHARE * self.length_s)
+
+    @property
     def lead_s(self) -> float:
         """Light users send nothing before this: the flood is there first."""
         if not self.is_flooded:
             return 0.0
-        return LEAD_S_MAX if self.length_s is None else min(LEAD_S_MAX, LEAD_SHARE * self.length_s)
+        # Through fifo it is in the engines at once, and every wait is a long one from then on.
+        return self.steady_after_s if self.policy == "fair" else LEAD_FIFO_S
 
     @property
     def sending_until_s(self) -> float | None:
@@ -94,7 +103,7 @@ def policies_shown(policy: PolicyName | None) -> tuple[PolicyName, ...]:
 def planned(shown: Sequence[PolicyName], length_s: float) -> tuple[Phase, ...]:
     """The light users alone, then the flood through each gateway; together `length_s` long."""
     length_s = max(PHASES_S_MIN, length_s)
-    alone_s = length_s / (1 + FLOOD_WEIGHT * len(shown))
+    alone_s = length_s / (1 + sum(WEIGHTS[policy] for policy in shown))
     pause_s = min(PAUSE_S_MAX, max(PAUSE_S_MIN, alone_s / REQUESTS_ALONE))
     alone = Phase(
         name="alone", policy=shown[0], is_flooded=False, pause_s=pause_s, length_s=alone_s
@@ -105,7 +114,7 @@ def planned(shown: Sequence[PolicyName], length_s: float) -> tuple[Phase, ...]:
             policy=policy,
             is_flooded=True,
             pause_s=pause_s,
-            length_s=FLOOD_WEIGHT * alone_s,
+            length_s=WEIGHTS[policy] * alone_s,
         )
         for policy in shown
     )

@@ -54,16 +54,20 @@ class Screen:
 
     async def _follow_in_lines(self, phase: Phase, tally: Tally) -> None:
         clock = asyncio.get_running_loop().time
-        began_at = clock()
+        began_at = printed_at = clock()
         self.say(title(phase, 0.0))
         try:
             while True:
                 await asyncio.sleep(LINES_EVERY_S)
-                now = clock()
-                self.say(*as_lines(phase, tally, elapsed_s=now - began_at, now=now))
+                printed_at = clock()
+                self._say_figures(phase, tally, began_at)
         finally:
-            now = clock()
-            self.say(*as_lines(phase, tally, elapsed_s=now - began_at, now=now))
+            if clock() - printed_at > LINES_EVERY_S / 4:
+                self._say_figures(phase, tally, began_at)
+
+    def _say_figures(self, phase: Phase, tally: Tally, began_at: float) -> None:
+        now = asyncio.get_running_loop().time()
+        self.say(*as_lines(phase, tally, elapsed_s=now - began_at, now=now))
 
 
 def curl(url: str) -> str:

@@ -1,9 +1,9 @@
 """What the demo found: the light users' waits alone and under each flood, held against the claims.
 
-Pure. The bound of the fair gateway: a request of a user below its share waits for the next slot
-that ends anywhere, and then behind what had been released to that replica before it; with one
-such request allowed there, that is two release intervals at most on average, beside what a request
-takes alone on an engine whose steps are now shared.
+Pure. The bound of the fair gateway: a request of a user below its share is the next one released,
+when an answer ends on either replica (half a release interval on average), and may find one request
+waiting there before it (one more interval). Two intervals leave room for light users who meet, half
+as much again as alone for an engine that is busy.
 """
 
 from collections.abc import Mapping, Sequence
@@ -65,7 +65,7 @@ def outcome_of(
         is_flooded=phase.is_flooded,
         light_waits=tally.waits([user.name for user in LIGHT_USERS], ended_at),
         release_interval_s=tally.release_interval_s(
-            replicas, since=began_at + phase.lead_s, until=ended_at
+            replicas, since=began_at + phase.steady_after_s, until=ended_at
         ),
         complaint=tally.complaint,
     )

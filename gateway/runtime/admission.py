@@ -94,6 +94,7 @@ class Admission:
 
     async def bounce(self) -> None:
         """See `Grant.bounce`."""
+        assert not self._is_finished, "what ended cannot go back"
         self._decision = None
         self._dispatcher.tell(Bounced(self._request.id))
         await self._granted()

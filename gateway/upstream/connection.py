@@ -12,7 +12,7 @@ from typing import Protocol, cast
 import httptools
 
 HEADER_BYTES_MAX = 64 << 10
-"""Response headers beyond this end the exchange."""
+"""An answer whose headers are not complete after so many bytes ends the exchange."""
 
 
 class UpstreamBrokenError(Exception):
@@ -165,7 +165,8 @@ class Connection(asyncio.Protocol):
         self._parser: httptools.HttpResponseParser | None = None
         self._answer: Answer | None = None
         self._headers: list[tuple[bytes, bytes]] = []
-        self._header_bytes = 0
+        self._head_bytes = 0
+        """Received before the headers were complete."""
         self._is_paused = False
         self.idle_since = 0.0
         self.is_closed = False
@@ -178,7 +179,7 @@ class Connection(asyncio.Protocol):
         answer.meter = meter
         self._parser = httptools.HttpResponseParser(self)
         self._headers = []
-        self._header_bytes = 0
+        self._head_bytes = 0
         self._transport.write(request)
         return answer
 
@@ -203,12 +204,17 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of an answer, or an engine that talks without being asked."""
-        if self._parser is None or self._answer is None:
+        answer = self._answer
+        if self._parser is None or answer is None:
             self.abort()
             return
+        if not answer.status:
+            self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
+            if not answer.status and self._head_bytes > HEADER_BYTES_MAX:
+                raise httptools.HttpParserError("headers too large")
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._end(UpstreamBrokenError(f"not HTTP: {error}", is_fresh=False))
             self.abort()
 
@@ -222,8 +228,8 @@ class Connection(asyncio.Protocol):
         if answer is None:
             self._on_idle(self, False)
             return
-        is_fresh = not answer.status and not self._header_bytes
-        if answer.status and self._ends_with_connection(answer):
+        is_fresh = not self._head_bytes
+        if exc is None and answer.status and self._ends_with_connection(answer):
             self._end(None)
         else:
             message = str(exc) if exc else "the engine closed the connection"
@@ -233,9 +239,6 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One response header."""
-        self._header_bytes += len(name) + len(value)
-        if self._header_bytes > HEADER_BYTES_MAX:
-            raise httptools.HttpParserError("headers too large")
         self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:

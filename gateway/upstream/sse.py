@@ -15,7 +15,8 @@ TAIL_BYTES = 4_096
 """The usage of a plain answer stands in its last bytes (vLLM, SGLang, TGI, llama.cpp)."""
 
 _BLANK_LINE = re.compile(rb"\r\n\r\n|\n\n|\r\r|\n\r\n")
-_DATA_LINE = re.compile(rb"(?:^|[\r\n])data: ?")
+_END_OF_LINE = re.compile(rb"\r\n|\n|\r")
+_ERROR = re.compile(rb'\s*\{\s*(?:"error"\s*:|"type"\s*:\s*"error")')
 _PROMPT = re.compile(rb'"prompt_tokens"\s*:\s*(\d+)')
 _INPUT = re.compile(rb'"input_tokens"\s*:\s*(\d+)')
 _COMPLETION = re.compile(rb'"(?:completion_tokens|output_tokens)"\s*:\s*(\d+)')
@@ -64,27 +65,27 @@ class StreamMeter:
 
     def feed(self, data: bytes) -> None:
         """Take in the next bytes. Cheap when they hold whole events, as engines send them."""
-        if self._partial:
+        seen = len(self._partial)
+        if seen:
             data = self._partial + data
             self._partial = b""
         if not data.endswith(b"\n\n"):
-            data = self._cut(data)
+            data = self._cut(data, seen)
             if not data:
                 return
-        count = data.count(b"\ndata:") + data.startswith(b"data:")
-        if b"\r" in data:
-            count = len(_DATA_LINE.findall(data))
-        if not count:
+        begun = data.count(b"\n\ndata:")
+        if (
+            b"\r" in data
+            or data.count(b"\ndata:") != begun  # other fields, or data of several lines
+            or b"[DONE]" in data
+            or b'"error"' in data
+        ):
+            self._feed_each(data)
             return
-        if b"[DONE]" in data and _has_done(data):
-            self.is_done = True
-            count -= 1
-        if b'"error"' in data and (event := _error_in(data)) is not None:
-            self.error_event = event
-            count -= 1
         if b'"usage"' in data and _USAGE.search(data):
             self._usage_event = data
-        if count > 0:
+        count = begun + data.startswith(b"data:")
+        if count:
             self._count(count)
 
     @property
@@ -101,6 +102,24 @@ class StreamMeter:
             return None
         return (self.last_at - self.first_at) / (tokens - 1)
 
+    def _feed_each(self, data: bytes) -> None:
+        """Look into each of the complete events in `data`."""
+        count = 0
+        for event in _BLANK_LINE.split(data):
+            payload = _data_of(event)
+            if payload is None:
+                continue
+            if payload == b"[DONE]":
+                self.is_done = True
+            elif _ERROR.match(payload):
+                self.error_event = payload
+            else:
+                count += 1
+                if _USAGE.search(payload):
+                    self._usage_event = payload
+        if count:
+            self._count(count)
+
     def _count(self, count: int) -> None:
         self.last_at = self._clock()
         self.events += count
@@ -108,10 +127,13 @@ class StreamMeter:
             self.first_at = self.last_at
             self._on_first()
 
-    def _cut(self, data: bytes) -> bytes:
-        """Keep what follows the last blank line for later; return what is complete."""
+    def _cut(self, data: bytes, seen: int) -> bytes:
+        """Keep what follows the last blank line for later; return what is complete.
+
+        The first `seen` bytes hold no blank line, but perhaps the beginning of one.
+        """
         end = 0
-        for found in _BLANK_LINE.finditer(data):
+        for found in _BLANK_LINE.finditer(data, max(0, seen - 3)):
             end = found.end()
         rest = data[end:]
         self._partial = rest if len(rest) <= PARTIAL_EVENT_BYTES_MAX else b""
@@ -144,24 +166,11 @@ class PlainMeter:
         return usage_in(self._tail)
 
 
-def data_of(event: bytes) -> bytes:
-    """The data of the first event in `event` that has any, lines joined by a newline."""
+def _data_of(event: bytes) -> bytes | None:
+    """The data of `event`, lines joined by a newline; None where it has no data line."""
     lines = [
         line[5:].removeprefix(b" ")
-        for line in event.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        for line in _END_OF_LINE.split(event)
         if line.startswith(b"data:")
     ]
-    return b"\n".join(lines)
-
-
-def _has_done(data: bytes) -> bool:
-    return any(line.strip() == b"[DONE]" for line in _DATA_LINE.split(data)[1:])
-
-
-def _error_in(data: bytes) -> bytes | None:
-    """The error event in `data`, if one of its events is one."""
-    for event in _BLANK_LINE.split(data):
-        payload = data_of(event)
-        if payload.startswith((b'{"error"', b'{"type":"error"')):
-            return payload
-    return None
+    return b"\n".join(lines) if lines else None

@@ -11,8 +11,8 @@ from time import monotonic
 
 import pytest
 
+from tests.e2e.processes import serving
 from tests.e2e.vllm.engines import SLOTS, running_vllm
-from tests.e2e.vllm.gateways import serving
 from tests.e2e.vllm.load import Measured, QueueWatch, Target, during, every, keep_outstanding
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]

@@ -1,0 +1,45 @@
+"""Unequal replicas: work goes where it is done."""
+
+import asyncio
+from contextlib import suppress
+
+import httpx
+
+from gateway.emulator.options import EmulatorOptions
+from gateway.emulator.server import running_emulator
+from tests.support.gateway import client, running_gateway
+
+OUTSTANDING = 24
+RUN_S = 4.0
+TOKENS = 20
+BODY = {
+    "model": "emulated",
+    "messages": [{"role": "user", "content": "hi"}],
+    "max_tokens": TOKENS,
+    "stream": True,
+}
+
+
+async def test_a_replica_twice_as_fast_gets_twice_the_work() -> None:
+    """A fixed split would leave the fast one idle and let the slow one's users wait."""
+    slow = EmulatorOptions(profile="demo", speed=1.5, max_num_seqs=4)
+    fast = EmulatorOptions(profile="demo", speed=3.0, max_num_seqs=4)
+    async with (
+        running_emulator(slow) as one,
+        running_emulator(fast) as other,
+        running_gateway(one.url, other.url) as running,
+        client(running) as http,
+    ):
+
+        async def keep_asking() -> None:
+            while True:
+                await http.post("/v1/chat/completions", json=BODY)
+
+        tasks = [asyncio.create_task(keep_asking()) for _ in range(OUTSTANDING)]
+        await asyncio.sleep(RUN_S)
+        done = [engine.engine.counters.generation_tokens for engine in (one, other)]
+        for task in tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError, httpx.HTTPError):
+                await task
+    assert 1.6 < done[1] / done[0] < 2.4
