@@ -40,6 +40,7 @@ lock: .venv/.installed-dev ## both lock files anew, after a change of pyproject.
 	$(PIP) install 'uv>=0.13'
 	$(COMPILE) --output-file requirements.lock pyproject.toml
 	$(COMPILE) --output-file requirements-dev.lock --extra dev pyproject.toml
+	printf 'hatchling>=1.27\n' | $(COMPILE) - --output-file deploy/requirements-build.lock
 
 clean: ## caches and build outputs; .venv stays
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

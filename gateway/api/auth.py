@@ -142,5 +142,13 @@ def _first(headers: Headers, names: tuple[bytes, ...]) -> str | None:
     for name in names:
         value = headers.get(name)
         if value:
-            return value.decode("latin-1")
+            return _text(value)
     return None
+
+
+def _text(value: bytes) -> str:
+    """A header's text: UTF-8, as clients send it and as bodies have it, else byte for byte."""
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return value.decode("latin-1")

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from gateway.api.auth import Asking
 from gateway.api.life import Life
-from gateway.api.openai import DONE_EVENT, EngineError, engine_error, error_event
+from gateway.api.openai import DONE_EVENT, EngineError, engine_error
 from gateway.api.reply import EVENT_STREAM, JSON_TYPE, Reply
 from gateway.api.rewrite import Rewrite
 from gateway.api.wire import renamed, with_priority
@@ -216,11 +216,15 @@ class Exchange:
             await reply.write(data if rewrite is None else rewrite.chunk(data))
             self.writing_since = None
             data = await answer.read()
-        rest = b"" if rewrite is None else rewrite.rest()
-        await reply.finish(rest + self._missing_end())
+        if rewrite is not None and (rest := rewrite.rest()):
+            await reply.write(rest)
+        await reply.finish(self._missing_end())
 
     def _missing_end(self) -> bytes:
-        """Clients take a stream that just ends for a success: say that it was none."""
+        """What an ended stream lacks. Raises UpstreamFailedError for one that merely ends.
+
+        Clients take that for a success.
+        """
         meter = self._meter
         assert isinstance(meter, StreamMeter)
         if meter.error_event is not None:
@@ -228,9 +232,7 @@ class Exchange:
             return b"" if meter.is_done else DONE_EVENT
         if meter.is_done:
             return b""
-        error = UpstreamFailedError("The engine ended the stream without finishing it.")
-        self._life.failed(error)
-        return error_event(error)
+        raise UpstreamFailedError("The engine ended the stream without finishing it.")
 
     async def _pass_plain(self, answer: Answer, first: bytes) -> None:
         reply, rewrite = self._reply, self._rewrite
@@ -244,9 +246,12 @@ class Exchange:
             await reply.finish(first)
             return
         await reply.begin(answer.status, headers)
-        await reply.write(first)
-        while data := await answer.read():
+        data = first
+        while data:
+            self.writing_since = self._around.clock()
             await reply.write(data)
+            self.writing_since = None
+            data = await answer.read()
         await reply.finish()
 
     def _ended(self, is_complete: bool) -> None:
@@ -257,8 +262,7 @@ class Exchange:
             life.tpot_s = meter.tpot_s
             if usage is None:
                 usage = Usage(output_tokens=meter.events)
-            if meter.error_event is not None:
-                is_complete = False
+            is_complete = is_complete and meter.is_done and meter.error_event is None
         life.first_at, life.usage = meter.first_at, usage
         outcome = self._outcome or (Outcome.DONE if is_complete else Outcome.FAILED)
         self._grant.finish(outcome, usage, life.tpot_s)

@@ -30,7 +30,7 @@ class ModelTable:
         so that nobody learns what others run.
         """
         if name is None:
-            name = self._only_model()
+            name = self._only_model(principal)
         model = self._aliases.get(name, name)
         if not _may_use(principal, name, model) or not self._exists(model):
             shown = name[:NAME_CHARS_SHOWN]
@@ -53,11 +53,12 @@ class ModelTable:
     def _exists(self, model: str) -> bool:
         return model in self._configured or model in self._cards()
 
-    def _only_model(self) -> str:
+    def _only_model(self, principal: Principal) -> str:
         """Engines serve a request without a model when they have only one."""
         models = self._configured | self._cards().keys()
-        if len(models) == 1:
-            return next(iter(models))
+        allowed = [model for model in models if _may_use(principal, model, model)]
+        if len(allowed) == 1:
+            return allowed[0]
         raise BadRequestError("You must name a `model`.", param="model")
 
 

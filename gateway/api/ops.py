@@ -54,6 +54,7 @@ def build_app(operations: Operations, **options: Any) -> FastAPI:
     """The FastAPI application behind the relay. `options` go to FastAPI unchanged."""
     app = FastAPI(
         title="fairgate", version=__version__, docs_url=None, redoc_url=None, openapi_url=None,
+        redirect_slashes=False,  # a redirect would be built from the caller's Host header
         **options,
     )  # fmt: skip
     app.include_router(_public(operations))

@@ -77,6 +77,9 @@ class Relay:
             await reply.fail(error)
         except ClientLeftError:
             life.outcome = "cancelled"
+        except asyncio.CancelledError:
+            life.outcome = "cancelled"
+            raise
         except Exception:
             # A fault of ours: told in the client's shape, written to the log, and never swallowed.
             LOGGER.exception("request %s failed inside the gateway", life.request_id)

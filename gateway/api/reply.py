@@ -14,16 +14,20 @@ EVENT_STREAM = b"text/event-stream; charset=utf-8"
 JSON_TYPE = b"application/json"
 STREAM_HEADERS = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 """Without them nginx would hold a stream back until its end."""
+BLANK_LINES = (b"\n\n", b"\r\n\r\n", b"\r\r")
+"""What ends an event."""
 
 
 class Reply:
     """The answer to one request."""
 
-    __slots__ = ("_headers", "_send", "has_started", "is_finished", "status", "streams")
+    __slots__ = ("_headers", "_send", "_sent", "has_started", "is_finished", "status", "streams")
 
     def __init__(self, send: Send, request_id: bytes) -> None:
         self._send = send
         self._headers: Pairs = [(b"x-request-id", request_id)]
+        self._sent = BLANK_LINES[0]
+        """The latest bytes of the body."""
         self.streams = False
         """Set once it is known that the client asked for a stream."""
         self.has_started = False
@@ -46,6 +50,7 @@ class Reply:
 
     async def write(self, data: bytes) -> None:
         """Send some of the body."""
+        self._sent = data
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def finish(self, data: bytes = b"") -> None:
@@ -75,7 +80,9 @@ class Reply:
             await self.begin(error.status, headers + retry_headers(error))
             await self.finish(body)
         elif self.streams:
-            await self.finish(error_event(error))
+            # Glued to an event that broke off, the error would be lost with it.
+            gap = b"" if self._sent.endswith(BLANK_LINES) else BLANK_LINES[0]
+            await self.finish(gap + error_event(error))
         else:
             # An unfinished answer makes the server cut the connection: the only sign left.
             self.is_finished = True

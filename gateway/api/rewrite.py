@@ -36,7 +36,10 @@ class Rewrite:
             answer["model"] = orjson.loads(self._model)
         if self._service_tier is not None:
             answer["service_tier"] = orjson.loads(self._service_tier)
-        return orjson.dumps(answer)
+        try:
+            return orjson.dumps(answer)
+        except TypeError:
+            return body  # nested deeper than can be written
 
     def chunk(self, data: bytes) -> bytes:
         """Some bytes of an event stream: whole events leave, the rest is held back."""
@@ -64,10 +67,12 @@ class Rewrite:
         model = self._model
         if model is not None:
             event = _MODEL.sub(lambda found: found[1] + model, event, count=1)
-        if self._service_tier is None:
+        tier = self._service_tier
+        if tier is None:
+            return event
+        event, hits = _SERVICE_TIER.subn(lambda found: found[1] + tier, event, count=1)
+        if hits:
             return event
         head, tail = event[: start + 1], event[start + 1 :]
-        if b'"service_tier"' in tail:
-            tier = self._service_tier
-            return head + _SERVICE_TIER.sub(lambda found: found[1] + tier, tail, count=1)
-        return head + b'"service_tier":' + self._service_tier + b"," + tail
+        comma = b"" if tail.lstrip().startswith(b"}") else b","
+        return head + b'"service_tier":' + tier + comma + tail

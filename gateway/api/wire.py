@@ -5,12 +5,13 @@ original bytes are forwarded unless a field must change.
 """
 
 import asyncio
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from gateway.api.disconnect import Receive
+from gateway.api.disconnect import ClientLeftError, Receive
 from gateway.api.routes import Route
 from gateway.errors import BadRequestError, BodyTooLargeError
 
@@ -38,10 +39,13 @@ class Call:
 
 
 async def read_body(receive: Receive, length: bytes | None, bytes_max: int) -> bytes:
-    """The whole request body. Raises BodyTooLargeError beyond `bytes_max`, before reading more."""
+    """The whole request body.
+
+    Raises BodyTooLargeError beyond `bytes_max`, before reading more, and ClientLeftError.
+    """
     if length is not None and length.isdigit() and int(length) > bytes_max:
         raise _too_large(bytes_max)
-    message = await receive()
+    message = await _more_body(receive)
     body: bytes = message.get("body", b"")
     if not message.get("more_body", False):
         if len(body) > bytes_max:
@@ -49,7 +53,7 @@ async def read_body(receive: Receive, length: bytes | None, bytes_max: int) -> b
         return body
     chunks, size = [body], len(body)
     while message.get("more_body", False):
-        message = await receive()
+        message = await _more_body(receive)
         chunk = message.get("body", b"")
         size += len(chunk)
         if size > bytes_max:
@@ -71,7 +75,7 @@ async def parse(route: Route, body: bytes, sequences_max: int) -> Call:
         route=route,
         model=_text(fields, "model"),
         streams=_flag(fields, "stream") if route.output_tokens_default != 0 else False,
-        body=orjson.dumps(fields) if removed else body,
+        body=_written(fields) if removed else body,
         sequences=_sequences(route, fields, sequences_max),
         output_tokens_max=_output_tokens_max(route, fields),
         service_tier=_text(fields, "service_tier"),
@@ -81,8 +85,8 @@ async def parse(route: Route, body: bytes, sequences_max: int) -> Call:
 
 
 def renamed(call: Call, model: str) -> bytes:
-    """The body with `model` as its model."""
-    return orjson.dumps({**call.fields, "model": model})
+    """The body with `model` as its model. Raises BadRequestError for one too deep to write."""
+    return _written({**call.fields, "model": model})
 
 
 def with_priority(body: bytes, priority: int) -> bytes:
@@ -90,6 +94,21 @@ def with_priority(body: bytes, priority: int) -> bytes:
     start = body.index(b"{") + 1
     comma = b"" if body[start:].lstrip().startswith(b"}") else b","
     return b'%b"priority":%d%b%b' % (body[:start], priority, comma, body[start:])
+
+
+async def _more_body(receive: Receive) -> MutableMapping[str, Any]:
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientLeftError  # what came so far may look complete and is not
+    return message
+
+
+def _written(fields: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(fields)
+    except TypeError:
+        # The writer takes fewer levels than the reader.
+        raise BadRequestError("The request body is nested too deep.") from None
 
 
 def _too_large(bytes_max: int) -> BodyTooLargeError:

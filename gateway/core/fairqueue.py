@@ -103,14 +103,13 @@ class TenantFlow:
 class FairQueue:
     """The waiting requests of one tier of one pool, in fair order."""
 
-    __slots__ = ("classes", "count", "cost_min", "policy", "tenants", "virtual")
+    __slots__ = ("_head_costs", "classes", "count", "policy", "tenants", "virtual")
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.virtual = 0.0
         self.count = 0
-        self.cost_min = float("inf")
-        """Lower bound on the cost of anything waiting here."""
+        self._head_costs: tuple[float, float] | None = None
         self.tenants: dict[str, TenantFlow] = {}
         self.classes: dict[EligibilityClass, KeyedHeap[TenantFlow]] = {}
 
@@ -134,7 +133,7 @@ class FairQueue:
         user.count += 1
         user.cost += waiting.cost
         self.count += 1
-        self.cost_min = min(self.cost_min, waiting.cost)
+        self._head_costs = None
         kind = waiting.kind
         if kind not in user.queues:
             user.queues[kind] = KeyedHeap()
@@ -153,6 +152,14 @@ class FairQueue:
         user = tenant.queues[kind].first()
         assert user is not None, "a tenant is listed only while one of its users waits"
         return user.queues[kind].first()
+
+    def head_costs(self) -> tuple[float, float]:
+        """(smallest, largest) cost among the heads of all classes; something must wait."""
+        if self._head_costs is None:
+            heads = [self.head(kind) for kind in self.classes]
+            costs = [head.cost for head in heads if head is not None]
+            self._head_costs = min(costs), max(costs)
+        return self._head_costs
 
     def rank(self, waiting: Waiting) -> tuple[float, float, tuple[float, int]]:
         """Sort key of `waiting` among the heads of all classes; the smallest is served first."""
@@ -231,6 +238,7 @@ class FairQueue:
         self._forget_idle(tenant, user)
 
     def _charge(self, tenant: TenantFlow, user: UserFlow | None, cost: float) -> None:
+        self._head_costs = None
         if user is not None:
             user.start = max(user.entered, user.start + cost / user.weight)
             for kind in user.queues:
@@ -247,8 +255,7 @@ class FairQueue:
         user.count -= 1
         user.cost = user.cost - waiting.cost if user.count else 0.0
         self.count -= 1
-        if not self.count:
-            self.cost_min = float("inf")
+        self._head_costs = None
         if queue:
             return
         del user.queues[kind]

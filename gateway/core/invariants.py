@@ -82,9 +82,9 @@ def _check_pool(pool: Pool) -> None:
 def _check_queue(queue: FairQueue) -> None:
     waiting = list(queue)
     _same(queue.count, len(waiting), "queue: count")
-    assert queue.cost_min <= min((each.cost for each in waiting), default=math.inf), (
-        "queue: cost_min is no lower bound"
-    )
+    if waiting:
+        kept, queue._head_costs = queue.head_costs(), None
+        _same(kept, queue.head_costs(), "queue: costs of the heads")
     for name, tenant in queue.tenants.items():
         _same(tenant.name, name, "tenant: name")
         _check_tenant(queue, tenant)

@@ -47,19 +47,13 @@ def _tiers_in_order(pool: Pool) -> Iterator[tuple[int, bool]]:
     """(tier, may its floor let it go): those that may be owed first, then all that wait by rank."""
     backlogged = [tier for tier, queue in enumerate(pool.queues) if queue.count]
     for tier in backlogged:
-        # The lower bound spares most releases the search for the tier's heads.
-        if pool.floors.is_owed(tier, pool.queues[tier].cost_min):
-            costs = _head_costs(pool, tier)
-            pool.floors.cap(tier, max(costs))
-            if pool.floors.is_owed(tier, min(costs)):
+        if pool.floors.deficits[tier] > 0.0:
+            smallest, largest = pool.queues[tier].head_costs()
+            pool.floors.cap(tier, largest)
+            if pool.floors.is_owed(tier, smallest):
                 yield tier, True
     for tier in backlogged:
         yield tier, False
-
-
-def _head_costs(pool: Pool, tier: int) -> list[float]:
-    queue = pool.queues[tier]
-    return [head.cost for kind in queue.classes if (head := queue.head(kind)) is not None]
 
 
 def _best_of(

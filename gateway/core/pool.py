@@ -74,14 +74,6 @@ class Pool:
         """Requests waiting in each tier."""
         return [queue.count for queue in self.queues]
 
-    def serving(self, model: str) -> list[Replica]:
-        """Usable replicas that serve `model`."""
-        return [
-            replica
-            for replica in self.replicas.values()
-            if model in replica.models and replica.is_usable
-        ]
-
     def has_replica_for(self, request: Request) -> bool:
         """Whether any usable replica that has not failed `request` serves its model."""
         return any(replica.may_serve(request) for replica in self.replicas.values())

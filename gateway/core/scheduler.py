@@ -158,7 +158,7 @@ class Scheduler:
         self._enqueue(pool, waiting)
         # Behind another of its class nothing is open for it that was not for that one.
         if queue.head(waiting.kind) is waiting:
-            self._fill(pool, pool.serving(request.model), now, out)
+            self._fill(pool, pool.replicas.values(), now, out)
         while request.id in self.waiting and self.room.is_full(self.policy.bounds):
             self._shed(waiting, now, out)
 
@@ -184,7 +184,7 @@ class Scheduler:
         """One that waited went: the next of its class may fit where it did not."""
         pool = self._pool_of[gone.request.model]
         if pool.queues[gone.request.tier].head(gone.kind) is not None:
-            self._fill(pool, pool.serving(gone.request.model), now, out)
+            self._fill(pool, pool.replicas.values(), now, out)
 
     def _refuse(self, request: Request, reason: Reason, now: float, out: list[Decision]) -> None:
         pool = self._pool_of.get(request.model)
@@ -208,17 +208,17 @@ class Scheduler:
             pool.queues[tier].take(waiting)
             self.room.leave(waiting)
             pool.floors.released(tier, waiting.cost, pool.backlog)
-            grant = self._grant(pool, waiting, choice.replica, now, out)
+            grant = self._grant(pool, waiting, choice.replica, now=now, out=out)
             grant.was_owed = choice.is_owed
 
     def _forward(self, pool: Pool, waiting: Waiting, now: float, out: list[Decision]) -> None:
         """The contrast: no queue and no gate, to the replica with the least outstanding."""
         fitting = [each for each in pool.replicas.values() if each.may_serve(waiting.request)]
         replica = min(fitting, key=lambda each: (each.ledger.sequences, each.name))
-        self._grant(pool, waiting, replica, now, out).charged = 0.0
+        self._grant(pool, waiting, replica, now=now, out=out).charged = 0.0
 
     def _grant(
-        self, pool: Pool, waiting: Waiting, replica: Replica, now: float, out: list[Decision]
+        self, pool: Pool, waiting: Waiting, replica: Replica, *, now: float, out: list[Decision]
     ) -> Grant:
         sequences = waiting.request.sequences
         if replica.slots is not None:

@@ -26,6 +26,7 @@ class Dispatcher:
         self.clock = clock
         self._waiters: dict[str, Waiter] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
 
     def tell(self, event: Event) -> None:
         """Hand one event to the scheduler and carry out what it decides."""
@@ -56,12 +57,15 @@ class Dispatcher:
 
     def close(self) -> None:
         """No timer fires after this."""
+        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
 
     def _wake_at(self, instant: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        if self._is_closed:
+            return
         delay_s = max(0.0, instant - self.clock())
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._woke)
 

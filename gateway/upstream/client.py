@@ -39,6 +39,9 @@ class EngineClient:
         self._buffer_bytes_max = buffer_bytes_max
         self._clock = clock
         self._idle: deque[Connection] = deque()
+        self._is_closed = False
+        self.heard_at: float | None = None
+        """When bytes of any answer last arrived: a sign of life that needs no question."""
         self._head = _constant_head(parts.netloc.rpartition("@")[2], address.api_key)
 
     async def send(self, path: bytes, body: bytes, *, headers: bytes = b"", meter: Meter) -> Answer:
@@ -64,6 +67,7 @@ class EngineClient:
 
     def close(self) -> None:
         """Close what is idle; what runs goes on to its end."""
+        self._is_closed = True
         while self._idle:
             self._idle.pop().abort()
 
@@ -93,7 +97,9 @@ class EngineClient:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 _, connection = await loop.create_connection(
                     lambda: Connection(
-                        buffer_bytes_max=self._buffer_bytes_max, on_idle=self._rested
+                        buffer_bytes_max=self._buffer_bytes_max,
+                        on_idle=self._rested,
+                        on_data=self._heard,
                     ),
                     self._host,
                     self._port,
@@ -105,10 +111,13 @@ class EngineClient:
             raise UpstreamBrokenError(f"cannot connect: {error}", is_fresh=True) from error
         return connection
 
+    def _heard(self) -> None:
+        self.heard_at = self._clock()
+
     def _rested(self, connection: Connection, is_alive: bool) -> None:
         if not is_alive:
             return
-        if len(self._idle) >= IDLE_CONNECTIONS_MAX:
+        if self._is_closed or len(self._idle) >= IDLE_CONNECTIONS_MAX:
             connection.abort()
             return
         connection.idle_since = self._clock()

@@ -42,8 +42,8 @@ class Answer:
     """One response: status and headers first, then its body through `read`."""
 
     __slots__ = (
-        "_chunks", "_connection", "_error", "_inflater", "_size", "_waiter", "headers", "is_complete", "meter",
-        "_on_end", "status",
+        "_chunks", "_connection", "_error", "_inflater", "_on_end", "_size", "_waiter", "headers",
+        "is_complete", "meter", "status",
     )  # fmt: skip
 
     def __init__(self, connection: "Connection") -> None:
@@ -157,8 +157,14 @@ class Connection(asyncio.Protocol):
     """The protocol of one connection; also the callback target of the parser."""
 
     def __init__(
-        self, *, buffer_bytes_max: int, on_idle: Callable[["Connection", bool], None]
+        self,
+        *,
+        buffer_bytes_max: int,
+        on_idle: Callable[["Connection", bool], None],
+        on_data: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_data` is called at every read, `on_idle` at the end of an exchange or the socket."""
+        self._on_data = on_data
         self._buffer_bytes_max = buffer_bytes_max
         self._on_idle = on_idle
         self._transport: asyncio.Transport | None = None
@@ -204,6 +210,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of an answer, or an engine that talks without being asked."""
+        self._on_data()
         answer = self._answer
         if self._parser is None or answer is None:
             self.abort()

@@ -14,7 +14,8 @@ from gateway.upstream.dialects.registry import by_name
 from gateway.upstream.probe import Probe
 from gateway.upstream.replicas import ModelCard, ReplicaAddress, ReplicaStatus
 
-DRAIN_POLL_S = 0.5
+HEARD_INTERVALS = 3
+"""A replica whose bytes arrived within so many scrape intervals is alive, whatever a probe says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class Fleet:
             interval_s=self._scrape_interval_s,
             jitter=random.random,
             wants_fast=lambda: self._is_hungry(address.name),
+            is_heard=lambda: self._is_heard(client),
         )
         task = self._tasks.create_task(probe.run())
         self._members[address.name] = Member(address, client, probe, task)
@@ -110,6 +112,10 @@ class Fleet:
                 if configured is None or model in configured:
                     cards.setdefault(model, card)
         return cards
+
+    def _is_heard(self, client: EngineClient) -> bool:
+        horizon = self._clock() - HEARD_INTERVALS * self._scrape_interval_s
+        return client.heard_at is not None and client.heard_at >= horizon
 
     def close(self) -> None:
         """Stop all probes and close what is idle."""

@@ -80,10 +80,14 @@ class Probe:
         models_every_s: float = 10.0,
         jitter: Callable[[], float] = _middle,
         wants_fast: Callable[[], bool] = _never,
+        is_heard: Callable[[], bool] = _never,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         """`timeout_s` bounds each single question; `jitter` draws from 0..1.
+
+        `is_heard()` tells whether the replica's answers to clients arrive: one that is merely too
+        busy for a question in time does not miss it.
 
         ValueError where the address names an engine without a dialect; OSError where its
         `ca_file` cannot be read.
@@ -97,6 +101,7 @@ class Probe:
         self._models_every_s = models_every_s
         self._jitter = jitter
         self._wants_fast = wants_fast
+        self._is_heard = is_heard
         self._sleep = sleep
         self._client = _client_for(address, timeout_s, transport)
         self._dialect = by_name(address.engine) if address.engine else None
@@ -272,6 +277,9 @@ class Probe:
 
     def _missed(self, failure: NoAnswer | None) -> None:
         assert failure is not None, "a round without answers has a reason"
+        if self.status.up and not failure.refused and self._is_heard():
+            self.status = replace(self.status, last_error=failure.reason)
+            return
         self._refusals = self._refusals + 1 if failure.refused else 0
         # What comes back may have been started anew, with other models.
         self._models_due_at = self._clock()

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gateway.core.fairqueue import FairQueue, Waiting
-from gateway.core.gate import open_tiers, unfit_by
+from gateway.core.gate import unfit_by
 from gateway.core.placement import Choice
 from gateway.core.pool import Pool
 from gateway.core.replica import Replica
@@ -65,12 +65,10 @@ def _heads(queue: FairQueue) -> Iterator[Waiting]:
 
 def _takes(pool: Pool, replica: Replica, waiting: Waiting, tier: int, now: float) -> bool:
     reserved = pool.reserved(now)
-    tiers = replica.open_tiers
-    if tiers is None:
-        tiers = open_tiers(replica, pool.policy, reserved, now)
     judge = pool.policy.tiers[tier]
     return (
-        tier < tiers
+        # A gate that time alone may have opened since is looked at when the scheduler wakes.
+        tier < (replica.open_tiers or 0)
         and replica.may_serve(waiting.request)
         and unfit_by(waiting, replica, judge, reserved=reserved[tier]) is None
     )

@@ -216,6 +216,18 @@ async def test_closing_the_client_closes_what_is_idle_and_leaves_what_runs(
     assert await asyncio.wait_for(server.ended.get(), 5) == 0
 
 
+async def test_what_ends_after_the_client_was_closed_is_not_kept(
+    server: ScriptedServer, client: EngineClient
+) -> None:
+    """Nobody would ever use the connection again, nor close it."""
+    server.will(CHUNKED_HEAD, chunk(b"x"), chunk(b""))
+    answer = await send(client)
+    client.close()
+    while await answer.read():
+        continue
+    assert await asyncio.wait_for(server.ended.get(), 5) == 0
+
+
 async def test_the_idle_pool_has_a_bound(
     server: ScriptedServer, client: EngineClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

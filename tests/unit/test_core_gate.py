@@ -111,9 +111,7 @@ def test_headroom_is_kept_for_every_tier_above() -> None:
     """A critical request must find a free slot under any load of the lower tiers."""
     for rank, free in enumerate((0, 7, 10, 11)):
         script = Script(four_tiers(lend=False)).replica("r", slots=32)
-        script.arrive_many("a", 50, tier=rank, prompt_tokens=1).first_token(*script.running)
-        for _ in range(60):
-            script.first_token(*script.running)
+        script.arrive_many("a", 50, tier=rank, prompt_tokens=1).start_all()
         beyond = 1 if rank == 0 else 0
         assert len(script.running) == 32 - free + beyond
 
@@ -121,24 +119,18 @@ def test_headroom_is_kept_for_every_tier_above() -> None:
 def test_headroom_is_lent_while_nobody_above_is_there() -> None:
     """A cluster that only runs background work must run it on all of its slots."""
     script = Script(four_tiers(lend=True, hold_s=60.0)).replica("r", slots=32)
-    script.arrive_many("low", 60, tier=3, prompt_tokens=1)
-    for _ in range(40):
-        script.first_token(*script.running)
+    script.arrive_many("low", 60, tier=3, prompt_tokens=1).start_all()
     assert len(script.running) == 32
 
 
 def test_lent_headroom_comes_back_when_the_tier_above_does() -> None:
     """Reclaimed by not releasing: nobody is killed."""
     script = Script(four_tiers(hold_s=60.0)).replica("r", slots=32)
-    script.arrive_many("low", 70, tier=3, prompt_tokens=1)
-    for _ in range(40):
-        script.first_token(*script.running)
+    script.arrive_many("low", 70, tier=3, prompt_tokens=1).start_all()
     script.arrive("top", tier=0, prompt_tokens=1)
     script.serve(12, each_s=0.1)
     assert len(script.running) == 32 - 7
-    script.advance(61.0)
-    for _ in range(8):
-        script.first_token(*script.running)
+    script.advance(61.0).start_all()
     assert len(script.running) == 32
 
 

@@ -78,6 +78,12 @@ def lose_replica(scheduler: Scheduler) -> None:
     scheduler.pools[0].replicas.clear()
 
 
+def misprice_heads(scheduler: Scheduler) -> None:
+    """A floor that is owed too early."""
+    queue = next(pool for pool in scheduler.pools if pool.waiting).queues[0]
+    queue._head_costs = (0.0, 0.0)
+
+
 def miscount_tier(scheduler: Scheduler) -> None:
     """A tier that seems to be present."""
     scheduler.replicas["r"].ledger.by_tier[3] += 1
@@ -90,7 +96,7 @@ ERRORS: dict[str, tuple[Callable[[Scheduler], None], str]] = {
     "prompt": (shift(ledger_of, "unstarted_prompt_tokens"), "unstarted prompt tokens"),
     "by tier": (miscount_tier, "grants by tier"),
     "queue count": (shift(queue_of, "count"), "queue: count"),
-    "cost bound": (shift(queue_of, "cost_min"), "no lower bound"),
+    "head costs": (misprice_heads, "costs of the heads"),
     "tenant count": (shift(flow_of, "count"), "queue: by tenant|tenant: count"),
     "tenant key": (shift(flow_of, "start"), "tenant: key"),
     "user count": (shift(user_of, "count"), "tenant: count|user: count"),

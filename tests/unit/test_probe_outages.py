@@ -45,6 +45,21 @@ async def test_a_replica_is_lost_after_three_silent_rounds_once() -> None:
     assert (await watch.round()).last_success_at == 101.0
 
 
+async def test_a_replica_whose_streams_flow_is_too_busy_and_not_lost() -> None:
+    """An engine at its limit answers no probe in time; losing it would refuse everybody."""
+    engine = Engine()
+    flows = True
+    watch = Watch(engine, is_heard=lambda: flows)
+    await watch.round()
+    engine.down = HUNG
+    for _ in range(5):
+        assert (await watch.round()).up
+    flows = False
+    for _ in range(3):
+        status = await watch.round()
+    assert not status.up
+
+
 async def test_an_answer_in_between_starts_the_count_anew() -> None:
     """Three misses spread over an hour are no outage."""
     engine = Engine()

@@ -4,6 +4,7 @@
 """
 
 import os
+import socket
 import subprocess
 import tempfile
 import time
@@ -39,6 +40,7 @@ def running_vllm(
     started: list[tuple[subprocess.Popen[bytes], str, Path]] = []
     try:
         for port in ports:
+            assert _is_free(port), f"something listens on {port} already"
             log = Path(tempfile.gettempdir()) / f"fairgate-vllm-{port}.log"
             arguments = ["bash", str(start), str(folder), str(port), str(folder / model), *flags]
             with log.open("w") as output:
@@ -53,6 +55,16 @@ def running_vllm(
         for process, _, _ in started:
             os.killpg(process.pid, 9)
             process.wait()
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def _await_health(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:

@@ -4,24 +4,19 @@ Each test says its figures, shown also when it passes.
 """
 
 import asyncio
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic
 
 import pytest
 
 from tests.e2e.processes import serving
-from tests.e2e.vllm.engines import SLOTS, running_vllm
+from tests.e2e.vllm.conftest import Say
+from tests.e2e.vllm.engines import SLOTS
 from tests.e2e.vllm.load import Measured, QueueWatch, Target, during, every, keep_outstanding
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
-PORTS = (18101, 18102)
 GATEWAY_PORT = 18180
-FLAGS = (
-    "--max-model-len", "4096", "--kv-cache-memory-bytes", "256M", "--scheduling-policy", "fcfs",
-)  # fmt: skip
 FLOOD = 200
 SETTLE_S = 8.0
 MEASURE_S = 60.0
@@ -31,27 +26,6 @@ STEP_S = 0.013
 """One engine step of the `slow` model with four streams (11-12.5 ms between tokens)."""
 QUEUE_LIMIT = 2
 """Of tier `standard`; the allowance never exceeds it."""
-
-
-Say = Callable[[str], None]
-
-
-@pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Say:
-    """Print past pytest's capture: the figures are the result."""
-
-    def write(text: str) -> None:
-        with capsys.disabled():
-            sys.stdout.write(f"\n  {text}\n")
-
-    return write
-
-
-@pytest.fixture(scope="module")
-def engines() -> Iterator[list[str]]:
-    """Two equal replicas."""
-    with running_vllm(*PORTS, flags=FLAGS) as urls:
-        yield urls
 
 
 async def alone(url: str) -> Measured:

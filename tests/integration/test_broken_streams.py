@@ -1,0 +1,113 @@
+"""Streams and answers that end where they should not: what the client is left with."""
+
+import json
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from tests.support.gateway import Running, client, eventually, running_gateway
+from tests.support.raw_engine import SSE_HEAD, RawEngine, chunked, running_raw_engine
+
+BODY = {"model": "raw", "messages": [], "stream": True}
+EVENT = b'data: {"id":"1","model":"raw","choices":[{"delta":{"content":"x"}}]}\n\n'
+ERROR = b'data: {"error":{"message":"no memory","code":500}}\n\n'
+DONE = b"data: [DONE]\n\n"
+LAST = b"0\r\n\r\n"
+ALIASED = [{"name": "raw", "aliases": ["alias"]}]
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[RawEngine]:
+    """An engine that says what the test tells it."""
+    async with running_raw_engine() as raw:
+        yield raw
+
+
+@pytest.fixture
+async def running(engine: RawEngine) -> AsyncIterator[Running]:
+    """A gateway before it, with an alias for its model."""
+    models = [{**ALIASED[0], "replicas": [engine.url]}]
+    async with running_gateway(models=models, wait_ready=False) as gateway:
+        await eventually(lambda: gateway.gateway.scheduler.replicas)
+        yield gateway
+
+
+async def streamed(running: Running, **fields: object) -> str:
+    """The text of a stream that must begin well."""
+    async with client(running) as http:
+        answer = await http.post("/v1/chat/completions", json={**BODY, **fields})
+    assert answer.status_code == 200
+    await eventually(lambda: running.in_flight == 0)
+    return answer.text
+
+
+@pytest.mark.parametrize("model", ["raw", "alias"])
+@pytest.mark.parametrize("ends_well", [True, False])
+@pytest.mark.parametrize("half", [b"", b'data: {"choices":[{"del', b"data: {}\n", b": keep-al"])
+async def test_an_error_is_an_event_of_its_own_wherever_the_stream_broke(
+    engine: RawEngine, running: Running, half: bytes, ends_well: bool, model: str
+) -> None:
+    """Glued to half an event it would be lost with it."""
+    engine.writes = [SSE_HEAD, chunked(EVENT), chunked(half) if half else b""]
+    if ends_well:
+        engine.writes = [*engine.writes, LAST]
+    else:
+        engine.closes = True
+    text = await streamed(running, model=model)
+    *_, error, done, rest = text.split("\n\n")
+    assert json.loads(error.removeprefix("data: "))["error"]["code"] == "upstream_failed"
+    assert (done, rest) == ("data: [DONE]", "")
+    assert text.count("[DONE]") == text.count('"error"') == 1
+
+
+async def test_a_stream_that_ends_without_done_is_no_success(
+    engine: RawEngine, running: Running
+) -> None:
+    """What it produced so far would be learnt as the usual length of this user's answers."""
+    engine.writes = [SSE_HEAD, chunked(EVENT), LAST]
+    await streamed(running)
+    async with client(running) as http:
+        metrics = (await http.get("/metrics")).text
+    assert 'requests_total{outcome="upstream_failed",tier="standard"} 1.0' in metrics
+    assert 'outcome="done"' not in metrics
+
+
+async def test_an_engines_error_event_without_done_is_completed(
+    engine: RawEngine, running: Running
+) -> None:
+    """Clients wait for `[DONE]`; a second error on top would hide the first."""
+    engine.writes = [SSE_HEAD, chunked(EVENT), chunked(ERROR), LAST]
+    text = await streamed(running)
+    assert text == (EVENT + ERROR + DONE).decode()
+
+
+async def test_done_followed_by_a_comment_is_done(engine: RawEngine, running: Running) -> None:
+    """A keep-alive that crosses the end in one packet must not turn success into failure."""
+    body = EVENT + DONE + b": keep-alive\n\n"
+    engine.writes = [SSE_HEAD + chunked(body) + LAST]
+    assert await streamed(running) == body.decode()
+
+
+async def test_a_long_plain_answer_that_breaks_off_is_cut_and_not_ended(
+    engine: RawEngine, running: Running
+) -> None:
+    """Half a JSON text with a clean end would be taken for the whole."""
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: 9000000\r\n\r\n"
+    engine.writes = [head, b'{"x":"', *[b"x" * 100_000] * 20]
+    engine.closes = True
+    async with client(running) as http:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await http.post("/v1/chat/completions", json={"model": "raw", "messages": []})
+    await eventually(lambda: running.in_flight == 0)
+
+
+async def test_a_body_too_deep_to_be_renamed_is_refused_and_frees_its_slot(
+    engine: RawEngine, running: Running
+) -> None:
+    """The fault is found after the grant: a 500, or a lost slot, would be ours."""
+    body = b'{"model":"alias","messages":' + b"[" * 400 + b"]" * 400 + b"}"
+    async with client(running) as http:
+        answer = await http.post("/v1/chat/completions", content=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_request")
+    await eventually(lambda: running.in_flight == 0)

@@ -1,0 +1,91 @@
+"""Hundreds of open streams: the gateway stays quick, and when all clients vanish nothing is left."""
+
+import asyncio
+import time
+
+import pytest
+
+from gateway.emulator.options import EmulatorOptions
+from gateway.emulator.server import Emulator, running_emulator
+from tests.support.gateway import Running, client, eventually, running_gateway
+from tests.support.raw_client import request
+
+STREAMS = 300
+SLOTS = 200
+SILENT = 10
+HEALTHY_WITHIN_S = 1.0
+GONE_WITHIN_S = 10.0
+BODY = (
+    b'{"model":"emulated","messages":[{"role":"user","content":"x"}],"stream":true,'
+    b'"max_tokens":4000,"user":"u%d"}'
+)
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def open_stream(running: Running, number: int) -> Stream:
+    """One of many users asks for a long stream."""
+    host, port = running.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(request("/v1/chat/completions", body=BODY % (number % 50)))
+    return reader, writer
+
+
+async def slowest_health_s(running: Running) -> float:
+    """The slowest of some answers of the health route."""
+    slowest = 0.0
+    async with client(running) as http:
+        for _ in range(15):
+            began_at = time.monotonic()
+            assert (await http.get("/healthz")).status_code == 200
+            slowest = max(slowest, time.monotonic() - began_at)
+            await asyncio.sleep(0.02)
+    return slowest
+
+
+def all_is_free(running: Running, engine: Emulator) -> bool:
+    """Neither the books nor the engine hold anything."""
+    busy = engine.engine.running + engine.engine.waiting
+    return running.in_flight == 0 and busy == 0 and not running.gateway.relay.open
+
+
+async def heads_of(streams: list[Stream]) -> list[bytes]:
+    """What nearly all have said; a few wait inside the engine, where they hear nothing yet."""
+    reads = [asyncio.ensure_future(reader.readuntil(b"\n\n")) for reader, _ in streams]
+    try:
+        await eventually(lambda: sum(read.done() for read in reads) >= STREAMS - SILENT, 30.0)
+        return [read.result() for read in reads if read.done()]
+    finally:
+        for read in reads:
+            read.cancel()
+        await asyncio.wait(reads)
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+async def test_all_clients_vanish_at_once_and_nothing_is_left(how: str) -> None:
+    """A restarted front end drops all its streams together; every slot must be free again."""
+    options = EmulatorOptions(profile="demo", max_num_seqs=SLOTS)
+    async with (
+        running_emulator(options) as engine,
+        running_gateway(
+            {"url": engine.url, "max_num_seqs": SLOTS}, keepalive_after_s=0.3
+        ) as running,
+    ):
+        streams = await asyncio.gather(*(open_stream(running, n) for n in range(STREAMS)))
+        try:
+            await eventually(lambda: running.in_flight == STREAMS)
+            heads = await heads_of(streams)
+            slowest_s = await slowest_health_s(running)
+            waiting = len(running.gateway.scheduler.waiting)
+        finally:
+            for _, writer in streams:
+                if how == "reset":
+                    writer.transport.abort()
+                else:
+                    writer.close()
+        assert all(head.startswith(b"HTTP/1.1 200 OK\r\n") for head in heads)
+        assert slowest_s < HEALTHY_WITHIN_S
+        assert waiting > STREAMS - SLOTS - SILENT
+        await eventually(lambda: all_is_free(running, engine), GONE_WITHIN_S)
+        async with client(running) as http:
+            body = {"model": "emulated", "prompt": "x", "max_tokens": 1}
+            assert (await http.post("/v1/completions", json=body)).status_code == 200

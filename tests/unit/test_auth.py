@@ -1,0 +1,184 @@
+"""From headers to who asks, for whom, in which tier and with how much patience."""
+
+import asyncio
+
+import pytest
+
+from gateway.api.auth import Asked, Asking, authenticated, credential, headers_of
+from gateway.api.routes import CHAT
+from gateway.api.wire import Call, parse
+from gateway.errors import BadRequestError, InvalidKeyError
+from gateway.tenancy.keys import Keyring, Principal, key_hash
+from gateway.tenancy.users import UserNames
+
+RANKS = {"critical": 0, "high": 1, "standard": 2, "background": 3}
+WORDS = {"priority": "high", "default": "standard", "flex": "background"}
+STANDARD = Principal(tenant="acme", user="app", tier=2, max_tier=1)
+SPEAKER = Principal(tenant="acme", user="app", tier=2, max_tier=0, speaks_for_users=True)
+
+
+def call(body: bytes = b'{"model":"m"}') -> Call:
+    """A chat request with this body."""
+    return asyncio.run(parse(CHAT, body, 8))
+
+
+def asked(principal: Principal, body: bytes = b'{"model":"m"}', **headers: str) -> Asked:
+    """What a request is scheduled as; underscores of header names stand for dashes."""
+    asking = Asking(tier_ranks=RANKS, service_tiers=WORDS, users=UserNames(100, clock=lambda: 0.0))
+    pairs = [(k.replace("_", "-").encode(), v.encode()) for k, v in headers.items()]
+    return asking.asked(principal, headers_of(pairs), call(body))
+
+
+@pytest.mark.parametrize(
+    ("headers", "found"),
+    [
+        ([], None),
+        ([(b"authorization", b"Bearer abc")], b"abc"),
+        ([(b"authorization", b"bearer  abc ")], b"abc"),
+        ([(b"authorization", b"BEARER abc")], b"abc"),
+        ([(b"authorization", b"Bearer")], None),
+        ([(b"authorization", b"Bearer ")], b""),
+        ([(b"authorization", b"Basic abc")], None),
+        ([(b"x-api-key", b"abc")], b"abc"),
+        ([(b"x-api-key", b"abc"), (b"authorization", b"Bearer def")], b"def"),
+        ([(b"x-api-key", b"abc"), (b"authorization", b"Basic def")], b"abc"),
+        ([(b"authorization", b"Bearer one"), (b"authorization", b"Bearer two")], b"one"),
+    ],
+)
+def test_the_key_is_read_from_either_header(
+    headers: list[tuple[bytes, bytes]], found: bytes | None
+) -> None:
+    """OpenAI's clients use one, Anthropic's the other; of a doubled one the first counts."""
+    assert credential(headers_of(headers)) == found
+
+
+@pytest.mark.parametrize("key", [None, b"", b"fg-wron", b"fg-rightx", b"x" * 600])
+def test_a_missing_or_unknown_key_is_refused_alike(key: bytes | None) -> None:
+    """A different answer would tell a guesser that it comes closer."""
+    keyring = Keyring({key_hash(b"fg-right"): STANDARD}, None)
+    headers = {} if key is None else {b"x-api-key": key}
+    with pytest.raises(InvalidKeyError, match="missing or not known"):
+        authenticated(keyring, headers)
+
+
+@pytest.mark.parametrize(
+    ("tier", "rank"),
+    [("background", 3), ("standard", 2), ("high", 1), ("critical", 1)],
+)
+@pytest.mark.parametrize("header", ["x_fairgate_tier", "x_llm_d_inference_objective"])
+def test_any_tier_up_to_the_keys_best_may_be_asked_for(header: str, tier: str, rank: int) -> None:
+    """What is above is clamped: the request is served as well as its key may be."""
+    assert asked(STANDARD, **{header: tier}).tier == rank
+
+
+@pytest.mark.parametrize(
+    ("word", "rank"),
+    [("flex", 3), ("default", 2), ("priority", 1), ("auto", 2), ("scale", 2), ("critical", 2)],
+)
+def test_a_service_tier_means_a_tier_and_an_unknown_word_the_keys_own(word: str, rank: int) -> None:
+    """OpenAI's clients send `auto`, and may send words that nobody knows yet."""
+    assert asked(STANDARD, b'{"service_tier":"%b"}' % word.encode()).tier == rank
+
+
+def test_a_service_tier_is_clamped_too() -> None:
+    """A body field must not reach what a header may not."""
+    low = Principal(tenant="acme", user="app", tier=3, max_tier=3)
+    assert asked(low, b'{"service_tier":"priority"}').tier == 3
+
+
+def test_the_header_beats_the_body_and_ours_beats_the_alias() -> None:
+    """A proxy sets the header; what the client's library puts into the body is older."""
+    body = b'{"service_tier":"priority"}'
+    assert asked(STANDARD, body, x_fairgate_tier="background").tier == 3
+    aliased = {"x_llm_d_inference_objective": "high", "x_fairgate_tier": "background"}
+    assert asked(STANDARD, body, **aliased).tier == 3
+    assert asked(STANDARD, body, x_fairgate_tier="").tier == 1
+
+
+@pytest.mark.parametrize("tier", ["Critical", "0", "priority", "crit\xefcal", "x" * 10_000])
+def test_an_unknown_tier_is_refused_by_name(tier: str) -> None:
+    """A misspelt tier served as another would be noticed weeks later."""
+    with pytest.raises(BadRequestError, match="tiers are: critical, high") as refused:
+        asked(STANDARD, x_fairgate_tier=tier)
+    assert len(refused.value.message) < 300
+
+
+def test_without_any_wish_the_key_decides() -> None:
+    """The usual case."""
+    assert asked(STANDARD) == Asked("acme", "app", 2, None)
+
+
+@pytest.mark.parametrize("header", ["x_fairgate_user", "x_llm_d_inference_fairness_id"])
+def test_a_user_may_be_named_only_by_a_key_that_speaks_for_users(header: str) -> None:
+    """Anybody could otherwise escape the own share under a fresh name for each request."""
+    assert asked(STANDARD, b'{"user":"body"}', **{header: "eve"}).user == "app"
+    assert asked(SPEAKER, **{header: "eve"}).user == "eve"
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "user"),
+    [
+        (b"{}", {}, "app"),
+        (b'{"user":"bob"}', {}, "bob"),
+        (b'{"safety_identifier":"bob"}', {}, "bob"),
+        (b'{"user":"bob","safety_identifier":"old"}', {}, "bob"),
+        (b'{"user":"bob"}', {"x_fairgate_user": "alice"}, "alice"),
+        (b'{"user":"bob"}', {"x_fairgate_user": ""}, "bob"),
+        (b'{"user":""}', {}, "app"),
+        (b'{"user":"bob"}', {"x_llm_d_inference_fairness_id": "z", "x_fairgate_user": "a"}, "a"),
+        ('{"user":"josé"}'.encode(), {}, "josé"),
+        (b"{}", {"x_fairgate_user": "josé"}, "josé"),
+        (b"{}", {"x_fairgate_user": "北京"}, "北京"),
+    ],
+)
+def test_the_user_spoken_for_is_the_same_wherever_it_is_named(
+    body: bytes, headers: dict[str, str], user: str
+) -> None:
+    """One person with two names would have two shares, and lose a configured weight."""
+    assert asked(SPEAKER, body, **headers).user == user
+
+
+def test_a_name_that_is_no_utf8_is_a_name_too() -> None:
+    """Header bytes are whatever a client sends: no 500 for them."""
+    asking = Asking(tier_ranks=RANKS, service_tiers=WORDS, users=UserNames(9, clock=lambda: 0.0))
+    assert asking.asked(SPEAKER, {b"x-fairgate-user": b"jos\xe9"}, call()).user == "josé"
+
+
+@pytest.mark.parametrize(
+    ("streams", "headers", "patience_s"),
+    [
+        (False, {}, None),
+        (False, {"x_fairgate_patience_s": "12.5"}, 12.5),
+        (False, {"x_llm_d_inference_ttl": "30"}, 30.0),
+        (False, {"x_stainless_read_timeout": "600"}, 600.0),
+        (False, {"x_stainless_read_timeout": "600", "x_fairgate_patience_s": "20"}, 20.0),
+        (False, {"x_stainless_read_timeout": "5", "x_fairgate_patience_s": "20"}, 5.0),
+        (False, {"x_stainless_read_timeout": "not a number"}, None),
+        (False, {"x_stainless_read_timeout": "nan"}, None),
+        (False, {"x_stainless_read_timeout": "-1"}, None),
+        (False, {"x_stainless_read_timeout": "inf"}, None),
+        (True, {"x_stainless_read_timeout": "5"}, None),
+        (True, {"x_stainless_read_timeout": "5", "x_fairgate_patience_s": "20"}, 20.0),
+    ],
+)
+def test_patience_is_what_is_asked_for_and_never_longer_than_anybody_listens(
+    streams: bool, headers: dict[str, str], patience_s: float | None
+) -> None:
+    """A plain request that outlives its client's timeout is generated for nobody."""
+    body = b'{"stream":true}' if streams else b"{}"
+    assert asked(STANDARD, body, **headers).patience_s == patience_s
+
+
+@pytest.mark.parametrize("text", ["0", "-3", "nan", "inf", "soon", "1e999", "5s"])
+def test_a_patience_that_makes_no_sense_is_refused(text: str) -> None:
+    """Taken for the default it would be found out by waiting."""
+    with pytest.raises(BadRequestError, match="positive number of seconds"):
+        asked(STANDARD, x_fairgate_patience_s=text)
+
+
+def test_the_tier_used_is_told_in_openais_words() -> None:
+    """Clients read the tier back from `service_tier`."""
+    asking = Asking(tier_ranks=RANKS, service_tiers=WORDS, users=UserNames(9, clock=lambda: 0.0))
+    assert [asking.service_tier_of(rank) for rank in range(4)] == [
+        "critical", "priority", "default", "flex",
+    ]  # fmt: skip

@@ -1,0 +1,105 @@
+"""The walk over open exchanges: progress for the scheduler, an end for clients that read nothing."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import cast
+
+from gateway.api.relay import Relay
+from gateway.api.watch import cut_stalled, progress, watch
+from gateway.core.messages import Progressed
+from tests.support.jumping import run_jumping
+
+
+@dataclass(eq=False)
+class Open:
+    """An exchange, as far as the walk looks."""
+
+    request_id: str
+    replica: str = "gpu0"
+    output_tokens: int = 0
+    writing_since: float | None = None
+
+
+@dataclass
+class Carrier:
+    """Holds open exchanges, as the relay does."""
+
+    open: dict[Open, "asyncio.Task[None] | None"] = field(default_factory=dict)
+
+    @property
+    def relay(self) -> Relay:
+        """In the eyes of the walk."""
+        return cast(Relay, self)
+
+    def carry(self, exchange: Open) -> "asyncio.Task[None]":
+        """A task that carries it for ever."""
+
+        async def forever() -> None:
+            await asyncio.sleep(1e9)
+
+        task = asyncio.get_running_loop().create_task(forever())
+        self.open[exchange] = task
+        return task
+
+
+def test_progress_is_one_event_a_replica_without_what_has_not_begun() -> None:
+    """An event for each stream would cost the scheduler thousands a second."""
+    relay = Carrier(
+        {
+            Open("a", output_tokens=3): None,
+            Open("b", output_tokens=5): None,
+            Open("c", "gpu1", output_tokens=7): None,
+            Open("d", "gpu1"): None,
+            Open("e", "gpu2"): None,
+        }
+    ).relay
+    assert progress(relay) == [
+        Progressed("gpu0", {"a": 3, "b": 5}),
+        Progressed("gpu1", {"c": 7}),
+    ]
+
+
+def test_only_a_client_that_took_nothing_for_too_long_is_cut_off() -> None:
+    """It holds memory for as long as it likes; a slow one that reads on is left alone."""
+
+    async def main() -> None:
+        carrier = Carrier()
+        stalled = carrier.carry(Open("stalled", writing_since=10.0))
+        slow = carrier.carry(Open("slow", writing_since=50.0))
+        idle = carrier.carry(Open("idle"))
+        carrier.open[Open("nobody", writing_since=1.0)] = None
+        cut_stalled(carrier.relay, horizon=40.0)
+        await asyncio.sleep(0)
+        assert (stalled.cancelled(), slow.done(), idle.done()) == (True, False, False)
+        for task in (slow, idle):
+            task.cancel()
+
+    run_jumping(main())
+
+
+def test_the_walk_goes_round_once_a_second_until_it_is_cancelled() -> None:
+    """One timer, however many streams are open."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        carrier = Carrier()
+        stalled = carrier.carry(Open("a", output_tokens=1, writing_since=0.0))
+        told: list[tuple[float, Progressed]] = []
+        walking = loop.create_task(
+            watch(
+                carrier.relay,
+                tell=lambda event: told.append((loop.time(), event)),
+                clock=loop.time,
+                client_stall_s=2.5,
+            )
+        )
+        await asyncio.sleep(2.5)
+        assert [instant for instant, _ in told] == [1.0, 2.0]
+        assert not stalled.done()
+        await asyncio.sleep(1.0)
+        assert stalled.cancelled()
+        walking.cancel()
+        await asyncio.wait([walking])
+        assert walking.cancelled()
+
+    run_jumping(main())
