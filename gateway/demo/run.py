@@ -53,7 +53,7 @@ class Demo:
         self._shown = shown
         self._seconds = seconds
         self._screen = screen
-        self._random = Random(SEED)  # noqa: S311 - a workload is no secret
+        self._random = Random(SEED)
         self._interrupt: signal.Signals | None = None
         self._has_verdict = False
 

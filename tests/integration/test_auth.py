@@ -137,7 +137,11 @@ async def test_models_need_a_key_too(running: Running) -> None:
 
 async def test_operators_pages_need_the_admin_key_beyond_this_machine(running: Running) -> None:
     """Metrics tell who uses what; a user's own key is not enough."""
-    strangers = ({}, {"authorization": f"Bearer {KEY}"}, {"x-api-key": "fg-adm"})
+    strangers: list[dict[str, str]] = [
+        {},
+        {"authorization": f"Bearer {KEY}"},
+        {"x-api-key": "fg-adm"},
+    ]
     operators = ({"authorization": f"Bearer {ADMIN}"}, {"x-api-key": ADMIN})
     async with client(running) as http:
         for path in OPERATORS:

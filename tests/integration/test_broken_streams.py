@@ -6,8 +6,10 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from gateway.core.messages import Event, Finished, Outcome, Usage
 from tests.support.gateway import Running, client, eventually, running_gateway
 from tests.support.raw_engine import SSE_HEAD, RawEngine, chunked, running_raw_engine
+from tests.support.sse_reference import payloads_of
 
 BODY = {"model": "raw", "messages": [], "stream": True}
 EVENT = b'data: {"id":"1","model":"raw","choices":[{"delta":{"content":"x"}}]}\n\n'
@@ -55,18 +57,55 @@ async def test_an_error_is_an_event_of_its_own_wherever_the_stream_broke(
     else:
         engine.closes = True
     text = await streamed(running, model=model)
-    *_, error, done, rest = text.split("\n\n")
-    assert json.loads(error.removeprefix("data: "))["error"]["code"] == "upstream_failed"
-    assert (done, rest) == ("data: [DONE]", "")
+    *_, error, done = payloads_of(text.encode())
+    assert json.loads(error)["error"]["code"] == "upstream_failed"
+    assert done == b"[DONE]"
     assert text.count("[DONE]") == text.count('"error"') == 1
 
 
+def ends_of(running: Running, monkeypatch: pytest.MonkeyPatch) -> list[Finished]:
+    """What the scheduler is told of ends from now on."""
+    ends: list[Finished] = []
+    dispatcher = running.gateway.dispatcher
+    tell = dispatcher.tell
+
+    def listening(event: Event) -> None:
+        if isinstance(event, Finished):
+            ends.append(event)
+        tell(event)
+
+    monkeypatch.setattr(dispatcher, "tell", listening)
+    return ends
+
+
+async def test_a_client_that_leaves_is_charged_for_what_was_produced(
+    engine: RawEngine, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken for a failure of the engine's, leaving before the end would make all tokens free."""
+    ends = ends_of(running, monkeypatch)
+    engine.writes = [SSE_HEAD, chunked(EVENT), chunked(EVENT)]
+    async with (
+        client(running) as http,
+        http.stream("POST", "/v1/chat/completions", json=BODY) as answer,
+    ):
+        text = b""
+        async for data in answer.aiter_bytes():
+            text += data
+            if text == EVENT + EVENT:
+                break
+    await eventually(lambda: ends)
+    assert [end.outcome for end in ends] == [Outcome.CANCELLED]
+    assert ends[0].usage == Usage(output_tokens=2)
+
+
 async def test_a_stream_that_ends_without_done_is_no_success(
-    engine: RawEngine, running: Running
+    engine: RawEngine, running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it produced so far would be learnt as the usual length of this user's answers."""
+    ends = ends_of(running, monkeypatch)
     engine.writes = [SSE_HEAD, chunked(EVENT), LAST]
     await streamed(running)
+    assert [end.outcome for end in ends] == [Outcome.FAILED]
     async with client(running) as http:
         metrics = (await http.get("/metrics")).text
     assert 'requests_total{outcome="upstream_failed",tier="standard"} 1.0' in metrics

@@ -197,13 +197,18 @@ async def test_a_stream_that_breaks_raises_and_does_not_just_end(
     """The SDK takes a stream that merely ends for a success, and the user for the whole answer."""
     engine.faults.inject(fault)
     parts = 0
+
+    async def read_all(stream: AsyncIterator[object]) -> None:
+        nonlocal parts
+        async for _ in stream:
+            parts += 1
+
     async with sdk(running, retries=2) as client:
         stream = await client.chat.completions.create(
             model="m", messages=MESSAGES, max_tokens=8, stream=True
         )
         with pytest.raises(openai.APIError) as broken:
-            async for _ in stream:
-                parts += 1
+            await read_all(stream)
     assert parts == 2
     assert broken.value.message
     assert len(engine.received) == 1, "nothing is sent again once something was delivered"

@@ -95,7 +95,7 @@ async def play(slots: int, actions: list[tuple[object, ...]]) -> None:
     await gated.check_all_free()
 
 
-@settings(max_examples=200)
+@settings(max_examples=120)
 @given(st.integers(1, 3), st.lists(ACTIONS, min_size=8, max_size=40))
 def test_no_order_of_events_loses_or_doubles_a_slot(
     slots: int, actions: list[tuple[object, ...]]

@@ -39,7 +39,7 @@ class Gated:
             arrived_at=self.clock(), **fields,  # type: ignore[arg-type]  # free keywords
         )  # fmt: skip
 
-    def admitted(self, waits: Waits | None = None, **fields: object) -> Admission:
+    def admitted(self, waits: Waits | None = None, /, **fields: object) -> Admission:
         """A stay with the scheduler, to be entered."""
         return self.gate.admitted(self.request(**fields), waits)  # type: ignore[arg-type]  # free keywords
 

@@ -31,7 +31,7 @@ class Running:
 
 @asynccontextmanager
 async def running_gateway(
-    *replicas: str, wait_ready: bool = True, **overrides: object
+    *replicas: str | Mapping[str, object], wait_ready: bool = True, **overrides: object
 ) -> AsyncIterator[Running]:
     """A gateway before `replicas`; `overrides` are dotted settings with `__` for the dot."""
     values: Mapping[str, object] = {

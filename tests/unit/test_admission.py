@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from gateway.core.messages import Closed, Outcome, Reason, ReplicaRemoved, Usage
+from gateway.core.messages import Closed, Event, Outcome, Reason, ReplicaRemoved, Usage
 from gateway.errors import RefusedError
 from gateway.runtime.gate import Waits
 from tests.support.admitting import Gated, steps
@@ -73,10 +73,14 @@ async def finished(gated: Gated, body: Callable[[], Awaitable[None]]) -> None:
 
 async def failing(gated: Gated, body: Callable[[], Awaitable[None]]) -> None:
     """The block fails for its own reasons."""
-    with pytest.raises(ValueError, match="broken"):
+
+    async def fail() -> None:
         async with gated.admitted():
             await body()
             raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        await fail()
 
 
 STORIES = [at_once, after_waiting, with_comments, bounced, finished, failing]
@@ -166,14 +170,14 @@ def test_words_after_the_end_say_nothing() -> None:
 
     async def main() -> None:
         gated = Gated()
-        told: list[object] = []
-        tell = gated.dispatcher.tell
+        told: list[Event] = []
         async with gated.admitted() as grant:
             grant.finish(Outcome.DONE)
-            gated.dispatcher.tell = told.append  # type: ignore[method-assign]  # what is told from here
-            grant.first_token()
-            grant.finish(Outcome.FAILED)
-        gated.dispatcher.tell = tell  # type: ignore[method-assign]  # as it was
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(gated.dispatcher, "tell", told.append)
+                grant.first_token()
+                grant.finish(Outcome.FAILED)
+                await grant.__aexit__(None, None, None)
         assert told == []
 
     run_jumping(main())
@@ -218,10 +222,14 @@ def test_a_bounce_may_end_in_a_refusal(event: Closed | ReplicaRemoved) -> None:
 
     async def main() -> None:
         gated = Gated()
-        with pytest.raises(RefusedError):
+
+        async def bounce() -> None:
             async with gated.admitted() as grant:
                 gated.dispatcher.tell(event)
                 await grant.bounce()
+
+        with pytest.raises(RefusedError):
+            await bounce()
         assert gated.held == 0
 
     run_jumping(main())

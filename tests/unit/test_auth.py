@@ -22,7 +22,7 @@ def call(body: bytes = b'{"model":"m"}') -> Call:
     return asyncio.run(parse(CHAT, body, 8))
 
 
-def asked(principal: Principal, body: bytes = b'{"model":"m"}', **headers: str) -> Asked:
+def asked(principal: Principal, body: bytes = b'{"model":"m"}', /, **headers: str) -> Asked:
     """What a request is scheduled as; underscores of header names stand for dashes."""
     asking = Asking(tier_ranks=RANKS, service_tiers=WORDS, users=UserNames(100, clock=lambda: 0.0))
     pairs = [(k.replace("_", "-").encode(), v.encode()) for k, v in headers.items()]

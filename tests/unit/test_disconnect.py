@@ -147,10 +147,13 @@ def test_an_error_of_the_block_passes() -> None:
     """A refusal is what the client must hear."""
 
     async def main(client: Client, task: "asyncio.Task[Any]") -> None:
-        with pytest.raises(ValueError, match="refused"):
+        async def refuse() -> None:
             async with cancelled_when_client_leaves(client.receive):
                 await asyncio.sleep(0)
                 raise ValueError("refused")
+
+        with pytest.raises(ValueError, match="refused"):
+            await refuse()
 
     run(main)
 
@@ -182,10 +185,12 @@ def test_a_timeout_around_it_works() -> None:
     """Cancellations nest: each is answered by who made it."""
 
     async def main(client: Client, task: "asyncio.Task[Any]") -> None:
+        async def serve() -> None:
+            async with asyncio.timeout(2.0), cancelled_when_client_leaves(client.receive):
+                await asyncio.sleep(3600.0)
+
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(2.0):
-                async with cancelled_when_client_leaves(client.receive):
-                    await asyncio.sleep(3600.0)
+            await serve()
 
     run(main)
 

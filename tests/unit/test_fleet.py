@@ -56,7 +56,7 @@ async def test_a_replica_that_answers_is_found(watched: Watched, engine: RawEngi
     await eventually(lambda: watched.heard(ReplicaFound))
     found = watched.told[0]
     assert isinstance(found, ReplicaFound)
-    assert (found.replica, found.models, found.slots) == ("gpu0", {"raw"}, 8)
+    assert (found.replica, found.models, found.slots) == ("gpu0", frozenset({"raw"}), 8)
     assert watched.fleet.statuses()["gpu0"].up
 
 
@@ -107,7 +107,7 @@ async def test_cards_are_those_of_the_models_that_are_served(
     await eventually(lambda: watched.fleet.statuses()["gpu0"].cards)
     assert watched.fleet.cards() == {}
     watched.fleet.add(ReplicaAddress("gpu1", engine.url))
-    await eventually(lambda: watched.fleet.cards())
+    await eventually(watched.fleet.cards)
     assert watched.fleet.cards()["raw"]["max_model_len"] == 1024
 
 

@@ -6,7 +6,7 @@ from gateway.api.models import ModelTable
 from gateway.errors import BadRequestError, ModelNotFoundError
 from gateway.tenancy.keys import Principal
 
-CARDS = {
+CARDS: dict[str, dict[str, object]] = {
     "llama": {"id": "llama", "object": "model", "max_model_len": 8192, "root": "/models/llama"},
     "lora": {"id": "lora", "object": "model", "parent": "llama"},
 }
@@ -18,12 +18,11 @@ def principal(*models: str) -> Principal:
     return Principal(tenant="t", user="u", tier=0, max_tier=0, models=allowed)
 
 
-def table(
-    configured: frozenset[str] = frozenset({"llama", "cold"}), **cards: dict[str, object]
-) -> ModelTable:
+def table() -> ModelTable:
     """A table over two configured models, one of them without an answer yet."""
     aliases = {"gpt-4o": "llama", "ghost": "gone"}
-    return ModelTable(configured=configured, aliases=aliases, cards=lambda: {**CARDS, **cards})
+    configured = frozenset({"llama", "cold"})
+    return ModelTable(configured=configured, aliases=aliases, cards=lambda: CARDS)
 
 
 ALL = principal()

@@ -1,4 +1,4 @@
-"""The walk over open exchanges: progress for the scheduler, an end for clients that read nothing."""
+"""The walk over open exchanges: progress for the scheduler, an end for idle readers."""
 
 import asyncio
 from dataclasses import dataclass, field

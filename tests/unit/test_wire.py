@@ -14,6 +14,16 @@ from gateway.api.routes import CHAT, COMPLETIONS, EMBEDDINGS, Route
 from gateway.api.wire import PARSE_OFF_LOOP_BYTES, Call, parse, read_body, renamed, with_priority
 from gateway.errors import BadRequestError, BodyTooLargeError
 
+WRONG: dict[str, list[object]] = {
+    "model": [1, [], {}, True],
+    "stream": ["true", 1, 0, []],
+    "n": ["1", 1.0, True, [1], 0, -1],
+    "max_tokens": ["9", 9.5, False, 10.0**30],
+    "max_completion_tokens": ["9", {}],
+    "service_tier": [1, ["flex"]],
+    "user": [1, {"id": 1}],
+}
+
 
 def parsed(body: bytes | dict[str, object], route: Route = CHAT, sequences_max: int = 128) -> Call:
     """The call in a body."""
@@ -172,7 +182,8 @@ def test_too_many_sequences_are_refused_by_name(
     "body",
     [
         b"", b" ", b"{", b"null", b"[]", b'"{}"', b"7", b"\xff", b"\xef\xbb\xbf{}", b"{}{}",
-        b'{"a":NaN}', b"{'a':1}", b'{"a":"\xc3"}', b'{"a":"\\ud800"}', b"[" * 10**6, b'{"a":' * 10**6,
+        b'{"a":NaN}', b"{'a':1}", b'{"a":"\xc3"}', b'{"a":"\\ud800"}', b"[" * 10**6,
+        b'{"a":' * 10**6,
     ],
 )  # fmt: skip
 def test_a_body_that_is_no_json_object_is_refused(body: bytes) -> None:
@@ -183,15 +194,7 @@ def test_a_body_that_is_no_json_object_is_refused(body: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [
-        *[("model", value) for value in (1, [], {}, True)],
-        *[("stream", value) for value in ("true", 1, 0, [])],
-        *[("n", value) for value in ("1", 1.0, True, [1], 0, -1)],
-        *[("max_tokens", value) for value in ("9", 9.5, False, 10.0**30)],
-        *[("max_completion_tokens", value) for value in ("9", {})],
-        *[("service_tier", value) for value in (1, ["flex"])],
-        *[("user", value) for value in (1, {"id": 1})],
-    ],
+    [(field, value) for field, values in WRONG.items() for value in values],
 )
 def test_a_field_of_the_wrong_type_is_refused_by_name(field: str, value: object) -> None:
     """The engine would say so too, but only after the request had waited its turn."""
@@ -221,17 +224,15 @@ def test_a_field_cannot_hide_behind_an_escape_or_a_second_one() -> None:
 def test_a_deep_body_is_never_a_fault_of_ours(depth: int) -> None:
     """What can be read cannot always be written: the writer takes fewer levels than the reader."""
     body = b'{"priority":1,"x":' + b"[" * depth + b"]" * depth + b"}"
-    try:
-        call = parsed(body)
-    except BadRequestError as refused:
-        assert "deep" in refused.message
-    else:
-        assert b"priority" not in call.body
-    kept = parsed(body.replace(b"priority", b"harmless"))
-    try:
-        assert b'"model":"new"' in renamed(kept, "new")
-    except BadRequestError as refused:
-        assert "deep" in refused.message
+    untouched = parsed(body.replace(b"priority", b"harmless"))
+    if depth == 100:
+        assert b"priority" not in parsed(body).body
+        assert b'"model":"new"' in renamed(untouched, "new")
+        return
+    with pytest.raises(BadRequestError, match="deep"):
+        parsed(body)
+    with pytest.raises(BadRequestError, match="deep"):
+        renamed(untouched, "new")
 
 
 def test_a_large_body_is_parsed_off_the_loop() -> None:

@@ -39,10 +39,22 @@ def running_vllm(
     start = shared_path("tools", "vllm_cpu", "start.sh")
     started: list[tuple[subprocess.Popen[bytes], str, Path]] = []
     try:
-        for port in ports:
+        for number, port in enumerate(ports):
             assert _is_free(port), f"something listens on {port} already"
             log = Path(tempfile.gettempdir()) / f"fairgate-vllm-{port}.log"
-            arguments = ["bash", str(start), str(folder), str(port), str(folder / model), *flags]
+            # Unpinned, the engines of a small machine take each other's time in turns of seconds.
+            core = str(sorted(os.sched_getaffinity(0))[number % len(os.sched_getaffinity(0))])
+            arguments = [
+                "taskset",
+                "-c",
+                core,
+                "bash",
+                str(start),
+                str(folder),
+                str(port),
+                str(folder / model),
+                *flags,
+            ]
             with log.open("w") as output:
                 process = subprocess.Popen(
                     arguments, stdout=output, stderr=subprocess.STDOUT, start_new_session=True

@@ -22,8 +22,6 @@ SETTLE_S = 8.0
 MEASURE_S = 60.0
 LIGHT_EVERY_S = 2.0
 LIGHT_TOKENS = 16
-STEP_S = 0.013
-"""One engine step of the `slow` model with four streams (11-12.5 ms between tokens)."""
 QUEUE_LIMIT = 2
 """Of tier `standard`; the allowance never exceeds it."""
 
@@ -102,6 +100,7 @@ async def test_a_critical_user_is_served_within_a_step(
         critical = Target(url, user="light", tier="critical")
         seen, flood, watch, _ = await flooded(critical, [Target(url, user="power")], engines)
         running = round(sum(flood.service_s) / MEASURE_S / len(engines))
+    step_s = sum(flood.service_s) / (flood.tokens - len(flood.service_s))
     direct, held = Measured(), Measured()
     running = min(max(1, running), SLOTS - 1)
 
@@ -114,11 +113,12 @@ async def test_a_critical_user_is_served_within_a_step(
     background = keep_outstanding([Target(each) for each in engines], running * 2, held)
     await during([background], work, settle_s=2.0)
     say(
-        f"critical, lend false: {running} running; direct p95 {direct.quantile_s(0.95):.4f} s, "
-        f"through p50 {seen.median_s:.4f} p95 {seen.quantile_s(0.95):.4f} s; "
+        f"critical, lend false: {running} running; step {step_s:.4f} s; direct p50 "
+        f"{direct.median_s:.4f} p95 {direct.quantile_s(0.95):.4f} s, through p50 "
+        f"{seen.median_s:.4f} p95 {seen.quantile_s(0.95):.4f} s; "
         f"longest engine queue {watch.waiting_max}"
     )
-    assert seen.quantile_s(0.95) <= direct.quantile_s(0.95) + STEP_S + 0.010
+    assert seen.quantile_s(0.95) <= direct.quantile_s(0.95) + step_s + 0.010
 
 
 async def test_lending_costs_no_throughput(engines: list[str], tmp_path: Path, say: Say) -> None:
