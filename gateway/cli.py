@@ -162,12 +162,14 @@ def keys_create(
     tier: Annotated[str, typer.Option(help="The key's own tier.")] = "standard",
 ) -> None:
     """Make an API key: printed once, with the lines for the configuration that hold its hash."""
+    import yaml
+
     api_key = f"fg-{token_urlsafe(32)}"
     digest = sha256(api_key.encode("ascii")).hexdigest()
-    Console(stderr=True).print("The key, shown this once; below, the entry for `keys:`.")
-    out = Console(soft_wrap=True, highlight=False)
-    out.print(api_key)
-    out.print(f"  - {{tenant: {tenant}, user: {user}, tier: {tier}, key_sha256: {digest}}}")
+    entry = {"tenant": tenant, "user": user, "tier": tier, "key_sha256": digest}
+    line = yaml.safe_dump(entry, default_flow_style=True, sort_keys=False, width=1_000)
+    sys.stderr.write("The key, shown this once; below, the entry for `keys:`.\n")
+    sys.stdout.write(f"{api_key}\n  - {line}")
 
 
 def _settings(config: Path | None, overrides: dict[str, object]) -> "Settings":

@@ -146,6 +146,7 @@ _ENGINE_WORDS = {
     401: ("server_error", "upstream_failed"),
     404: ("invalid_request_error", "not_found"),
     413: ("invalid_request_error", "request_too_large"),
+    429: ("rate_limit_error", "over_capacity"),
     422: ("invalid_request_error", "invalid_request"),
     503: ("service_unavailable", "over_capacity"),
 }

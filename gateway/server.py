@@ -9,6 +9,7 @@ import uvicorn
 from rich.console import Console
 
 from gateway import __version__
+from gateway.api.inbound import ClientConnection
 from gateway.app import Gateway
 from gateway.settings import Settings
 
@@ -48,7 +49,7 @@ def server_config(gateway: Gateway, *, host: str, port: int) -> uvicorn.Config:
         host=host,
         port=port,
         loop="uvloop",
-        http="httptools",
+        http=ClientConnection,
         ws="none",
         lifespan="on",
         access_log=False,  # 42 us a request; the request log says more

@@ -101,10 +101,10 @@ def unfit_by(waiting: Waiting, replica: Replica, tier: Tier, *, reserved: float)
         return Closed.KV
     slots = replica.slots
     sequences = waiting.request.sequences
-    if slots is not None and sequences > 1 and (away := kept(slots, reserved)):
-        # Without headroom to keep, several sequences may queue in the engine as one may.
-        ceiling = slots - away
-        if replica.occupied + min(sequences, ceiling) > ceiling:
+    if slots is not None and sequences > 1:
+        away = kept(slots, reserved)
+        spare = tier.queue_limit if away == 0 else 0
+        if replica.occupied + min(sequences, slots) > slots - away + spare:
             return Closed.HEADROOM
     return None
 

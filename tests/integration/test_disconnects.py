@@ -106,6 +106,21 @@ async def test_leaving_before_the_engine_answers_stops_it(
     await assert_all_is_free(engine, running)
 
 
+async def test_leaving_with_a_second_request_pipelined_stops_the_first(
+    engine: Emulator, running: Running
+) -> None:
+    """The server hears of the departure for the latest request, but the first one is running."""
+    body = json.dumps({"model": "emulated", "messages": [], "prompt": "x", "max_tokens": 4000})
+    host, port = running.url.removeprefix("http://").split(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    writer.write((head + body).encode() * 2)
+    await writer.drain()
+    await eventually(lambda: engine.engine.running == 1)
+    writer.close()
+    await assert_all_is_free(engine, running)
+
+
 async def test_a_half_sent_body_leaves_nothing_behind(engine: Emulator, running: Running) -> None:
     """A client that dies while uploading was never admitted."""
     host, port = running.url.removeprefix("http://").split(":")
