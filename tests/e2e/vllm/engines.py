@@ -42,9 +42,13 @@ def running_vllm(
         for number, port in enumerate(ports):
             assert _is_free(port), f"something listens on {port} already"
             log = Path(tempfile.gettempdir()) / f"fairgate-vllm-{port}.log"
-            # Unpinned, the engines of a small machine take each other's time in turns of seconds.
+            # Unpinned, the engines of a small machine take each other's time in turns of seconds;
+            # and they stand for GPUs, which take no processor time from a gateway.
             core = str(sorted(os.sched_getaffinity(0))[number % len(os.sched_getaffinity(0))])
             arguments = [
+                "nice",
+                "-n",
+                "5",
                 "taskset",
                 "-c",
                 core,
