@@ -79,12 +79,6 @@ class UpstreamFailedError(GatewayError):
     status, type, code = 502, "server_error", "upstream_failed"
 
 
-class UpstreamTimeoutError(GatewayError):
-    """The engine did not answer in time."""
-
-    status, type, code = 504, "server_error", "upstream_timeout"
-
-
 class EngineRefusedError(GatewayError):
     """The engine answered with an error of its own: passed on, in our shape."""
 

@@ -10,9 +10,6 @@ from gateway.errors import EngineRefusedError, GatewayError, UpstreamFailedError
 ERROR_MESSAGE_CHARS_MAX = 4_096
 BUSY_WORDS = ("currently busy", "queue is full", "overloaded", "backlog limit")
 """vLLM, SGLang and TGI in their own words; a 503 or 429 without one is not backpressure."""
-DRAINING_WORDS = "cannot schedule new futures after shutdown"
-"""vLLM's only sign of draining: a 500 whose cause is safe to retry elsewhere."""
-
 
 DONE_EVENT = b"data: [DONE]\n\n"
 

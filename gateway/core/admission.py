@@ -36,10 +36,7 @@ def position(pool: Pool, tier: int, ahead_in_flow: int) -> int:
     """
     above = sum(queue.count for queue in pool.queues[:tier])
     queue = pool.queues[tier]
-    users = sum(
-        1 for tenant in queue.tenants.values() for user in tenant.users.values() if user.count
-    )
-    return above + min(queue.count, ahead_in_flow * max(1, users) + 1)
+    return above + min(queue.count, ahead_in_flow * max(1, queue.active_users) + 1)
 
 
 def wait_s(pool: Pool, place: int, now: float) -> float | None:

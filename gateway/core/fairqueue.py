@@ -103,12 +103,16 @@ class TenantFlow:
 class FairQueue:
     """The waiting requests of one tier of one pool, in fair order."""
 
-    __slots__ = ("_head_costs", "classes", "count", "policy", "tenants", "virtual")
+    __slots__ = (
+        "_head_costs", "active_users", "classes", "count", "policy", "tenants", "virtual",
+    )  # fmt: skip
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.virtual = 0.0
         self.count = 0
+        self.active_users = 0
+        """Users of whom something waits here."""
         self._head_costs: tuple[float, float] | None = None
         self.tenants: dict[str, TenantFlow] = {}
         self.classes: dict[EligibilityClass, KeyedHeap[TenantFlow]] = {}
@@ -127,6 +131,7 @@ class FairQueue:
             tenant.entered = self.virtual
             tenant.start = max(tenant.start, self.virtual)
         if user.count == 0:
+            self.active_users += 1
             user.entered = tenant.virtual
             user.start = max(user.start, tenant.virtual)
         tenant.count += 1
@@ -253,6 +258,8 @@ class FairQueue:
         queue.discard(waiting)
         tenant.count -= 1
         user.count -= 1
+        if user.count == 0:
+            self.active_users -= 1
         user.cost = user.cost - waiting.cost if user.count else 0.0
         self.count -= 1
         self._head_costs = None

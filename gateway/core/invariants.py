@@ -89,6 +89,8 @@ def _check_queue(queue: FairQueue) -> None:
         _same(tenant.name, name, "tenant: name")
         _check_tenant(queue, tenant)
     _same(queue.count, sum(each.count for each in queue.tenants.values()), "queue: by tenant")
+    users = [user for tenant in queue.tenants.values() for user in tenant.users.values()]
+    _same(queue.active_users, sum(user.count > 0 for user in users), "queue: active users")
     listed = {kind: set(heap.items()) for kind, heap in queue.classes.items()}
     derived: dict[object, set[TenantFlow]] = {}
     for tenant in queue.tenants.values():

@@ -17,7 +17,7 @@ class Grant:
 
     __slots__ = (
         "charged", "found_room", "granted_at", "is_started", "kv_tokens", "output_tokens",
-        "sequences", "started_at", "waiting", "was_owed",
+        "sequences", "waiting", "was_owed",
     )  # fmt: skip
 
     def __init__(self, waiting: Waiting, *, sequences: int, granted_at: float) -> None:
@@ -27,7 +27,6 @@ class Grant:
         self.kv_tokens = waiting.kv_tokens
         self.granted_at = granted_at
         self.is_started = False
-        self.started_at = granted_at
         self.output_tokens = 0
         """Produced so far, as far as we were told."""
         self.charged = waiting.cost
@@ -76,13 +75,12 @@ class Ledger:
         self.unstarted_kv_by_tier[grant.tier] += grant.kv_tokens
         self._remember(now)
 
-    def start(self, request_id: str, now: float) -> Grant | None:
+    def start(self, request_id: str) -> Grant | None:
         """The engine began to produce; None when that was known or the grant is gone."""
         grant = self.unstarted.pop(request_id, None)
         if grant is None:
             return None
         grant.is_started = True
-        grant.started_at = now
         self.unstarted_sequences -= grant.sequences
         self.unstarted_prompt_tokens -= grant.waiting.prompt_tokens
         self.unstarted_kv_by_tier[grant.tier] -= grant.kv_tokens
@@ -93,7 +91,7 @@ class Ledger:
         """The upstream of a grant ended."""
         grant = self.grants[request_id]
         if not grant.is_started:
-            self.start(request_id, now)
+            self.start(request_id)
             grant.is_started = False
         del self.grants[request_id]
         self.sequences -= grant.sequences

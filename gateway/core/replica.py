@@ -216,7 +216,7 @@ class Replica:
                 continue
             prefill_s = waiting.prompt_tokens / self.prefill_rate + self.step_s
             if grant.granted_at + prefill_s <= as_of:
-                self.ledger.start(waiting.request.id, as_of)
+                self.ledger.start(waiting.request.id)
 
     def _take_load(self, report: ReplicaReport, own: int | None, now: float) -> None:
         if report.running is None or report.waiting is None:

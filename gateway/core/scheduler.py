@@ -119,7 +119,7 @@ class Scheduler:
     def place_of(self, request_id: str, now: float) -> tuple[int, float | None] | None:
         """(estimated position, expected wait in seconds) of a waiting request; None if it is not.
 
-        O(users); meant for a comment every few seconds, not for every event.
+        O(requests of that user): for entering the queue and for a comment now and then.
         """
         waiting = self.waiting.get(request_id)
         if waiting is None:
@@ -240,7 +240,7 @@ class Scheduler:
         if found is None:
             return
         grant, replica = found
-        if replica.ledger.start(request_id, now) is not None:
+        if replica.ledger.start(request_id) is not None:
             replica.take_first_token(grant, now)
             self._refill(replica, now, out)
 

@@ -90,7 +90,7 @@ def put(replica: Replica, piece: Piece, id: str) -> None:
     grant = Grant(piece.waiting(id), sequences=min(slots, piece.sequences), granted_at=1.0)
     replica.ledger.enter(grant, 1.0)
     if piece.is_started:
-        replica.ledger.start(id, 1.0)
+        replica.ledger.start(id)
 
 
 def assert_no_freer(replica: Replica, load: Callable[[Replica], object]) -> None:

@@ -41,7 +41,7 @@ def test_a_grant_is_in_the_book_from_its_release_to_its_end() -> None:
     ledger = Ledger(tiers=2)
     ledger.enter(grant("a", tier=1, sequences=3), 1.0)
     assert sums(ledger) == (3, 45, 3, 10, [0, 1], [0, 45])
-    ledger.start("a", 2.0)
+    ledger.start("a")
     assert sums(ledger) == (3, 45, 0, 0, [0, 1], [0, 0])
     ledger.leave("a", 3.0)
     assert sums(ledger) == (0, 0, 0, 0, [0, 0], [0, 0])
@@ -53,7 +53,7 @@ def test_a_grant_may_end_at_any_point(*, is_started: bool) -> None:
     ledger = Ledger(tiers=1)
     ledger.enter(grant("a"), 1.0)
     if is_started:
-        ledger.start("a", 1.5)
+        ledger.start("a")
     assert ledger.leave("a", 2.0).is_started is is_started
     assert sums(ledger) == (0, 0, 0, 0, [0], [0])
     assert not ledger.unstarted
@@ -63,9 +63,9 @@ def test_starting_twice_counts_once() -> None:
     """The first token and a scrape may both testify for the same request."""
     ledger = Ledger(tiers=1)
     ledger.enter(grant("a"), 1.0)
-    assert ledger.start("a", 1.5) is not None
-    assert ledger.start("a", 1.6) is None
-    assert ledger.start("unknown", 1.6) is None
+    assert ledger.start("a") is not None
+    assert ledger.start("a") is None
+    assert ledger.start("unknown") is None
     assert ledger.unstarted_sequences == 0
 
 
@@ -85,7 +85,7 @@ def test_output_beyond_the_prediction_raises_the_kv_in_use() -> None:
     assert ledger.kv_tokens == 15
     ledger.produced("a", 40)
     assert (ledger.kv_tokens, ledger.unstarted_kv_by_tier) == (50, [50])
-    ledger.start("a", 2.0)
+    ledger.start("a")
     ledger.produced("a", 90)
     assert (ledger.kv_tokens, ledger.unstarted_kv_by_tier) == (100, [0])
     assert ledger.produced("unknown", 90) is None
@@ -119,6 +119,6 @@ def test_the_newest_unstarted_has_rank_one() -> None:
     ledger = Ledger(tiers=1)
     for id in "abc":
         ledger.enter(grant(id), 1.0)
-    ledger.start("b", 2.0)
+    ledger.start("b")
     ranked = [(rank, each.waiting.request.id) for rank, each in ledger.rank_of_unstarted()]
     assert ranked == [(1, "c"), (2, "a")]
