@@ -17,7 +17,12 @@ class Reason(StrEnum):
     USER_QUEUE_FULL = "user_queue_full"
     QUEUE_FULL = "queue_full"
     SHED = "shed"
+    TENANT_QUEUE_FULL = "tenant_queue_full"
     PATIENCE_SPENT = "patience_spent"
+    WAIT_TOO_LONG = "wait_too_long"
+    """Refused on arrival: it would most likely not be served within its patience."""
+    PROMPT_TOO_LONG = "prompt_too_long"
+    """Longer than every replica of the model can hold."""
     NO_REPLICA = "no_replica"
     SHUTTING_DOWN = "shutting_down"
 
@@ -32,6 +37,10 @@ class Outcome(StrEnum):
     """The engine or the way to it broke; the client is not charged."""
     REJECTED = "rejected"
     """The engine answered 4xx: nothing was generated."""
+
+
+PREFIX_BLOCK_TOKENS = 64
+"""Tokens that one hash of `Request.prefix` stands for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +66,17 @@ class Request:
     route: str = "chat"
     excluded: frozenset[str] = frozenset()
     """Replicas that already failed this very request."""
+    prefix: tuple[int, ...] = ()
+    """Chained hashes of the leading blocks of the prompt, each of `PREFIX_BLOCK_TOKENS` tokens:
+    equal hashes mean that everything up to the end of that block is equal."""
+    session: str | None = None
+    """Requests of one session of one user like to stay on one replica."""
+    read_timeout_s: float | None = None
+    """A plain client gives up after this long; streams hear comments meanwhile."""
+    ttft_target_s: float | None = None
+    """Sooner than its tier's target, for `within_user: deadline`."""
+    is_continuation: bool = False
+    """The rest of a broken stream: first in its tier, whatever the bounds; the prompt is free."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +170,31 @@ class Bounced:
     request_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class RecallDone:
+    """A recalled request was taken back before it began: it goes to its place in the queue."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecallTooLate:
+    """A recalled request had begun, or ended: it stays where it is."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopted:
+    """A request already runs on `replica`: another scheduler granted it `running_s` ago."""
+
+    request: Request
+    replica: str
+    running_s: float = 0.0
+    is_started: bool = True
+    output_tokens: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaFound:
     """A replica answers, or what it serves changed. Idempotent."""
@@ -159,6 +204,8 @@ class ReplicaFound:
     slots: int | None = None
     """`max_num_seqs` from the configuration; None when it must be asked or learnt."""
     weight: float = 1.0
+    context_tokens: int | None = None
+    """Longest prompt and output together (`max_model_len`); None where the engine does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,8 +259,9 @@ class Woke:
 
 
 Event = (
-    Arrived | Cancelled | FirstToken | Progressed | Finished | Bounced | ReplicaFound
-    | ReplicaReported | ReplicaLost | ReplicaRemoved | DrainAsked | PolicyChanged | Closed | Woke
+    Arrived | Cancelled | FirstToken | Progressed | Finished | Bounced | RecallDone | RecallTooLate
+    | Adopted | ReplicaFound | ReplicaReported | ReplicaLost | ReplicaRemoved | DrainAsked
+    | PolicyChanged | Closed | Woke
 )  # fmt: skip
 
 
@@ -239,10 +287,30 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
+class Recalled:
+    """Take this request back from `replica` if it has produced nothing yet.
+
+    Answered by exactly one of `RecallDone`, `RecallTooLate`, `Finished` and `Bounced`.
+    """
+
+    request_id: str
+    replica: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleAdvised:
+    """The pool that serves `models` should have so many replicas, and lose `remove` if fewer."""
+
+    models: frozenset[str]
+    replicas: int
+    remove: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class WakeWanted:
     """Tell me `Woke` at this instant unless something else happens before."""
 
     at: float
 
 
-Decision = Granted | Refused | WakeWanted
+Decision = Granted | Refused | Recalled | ScaleAdvised | WakeWanted

@@ -9,10 +9,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Cost = Literal["requests", "tokens"]
+Cost = Literal["requests", "tokens", "gpu_seconds", "price"]
+Order = Literal["strict", "weighted"]
+WithinUser = Literal["fcfs", "shortest", "deadline", "prefix"]
+Limiter = Literal["static", "adaptive"]
+Allowance = Literal["bridge", "constant"]
 
 HEADROOM_DECAY_SPAN = 2.5
 """Default lambda is this over (K - 1): the last tier reserves e^-2.5 of what the first does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """Most that may wait at once of whoever it is given to; None: as much as all may together."""
+
+    requests: int | None = None
+    body_bytes: int | None = None
+    tokens: int | None = None
+    """Prompt tokens and predicted output tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +44,9 @@ class Tier:
     """How long a request may wait for a grant before it is refused."""
     min_share: float = 0.0
     """Floor: this share of the released cost goes to the tier whatever the tiers above want."""
+    weight: float = 1.0
+    """Share among the tiers that wait, where `Policy.order` is "weighted"; unused where strict."""
+    room: Room = field(default_factory=Room)
     ttft_target_ms: float | None = None
     tpot_target_ms: float | None = None
 
@@ -39,6 +56,7 @@ class Tenant:
     """An organisation or team and the weights of those of its users that differ from 1."""
 
     weight: float = 1.0
+    room: Room = field(default_factory=Room)
     users: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -52,18 +70,87 @@ class CostWeights:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GpuTime:
+    """Seconds of one GPU that a token is taken to cost, for `cost: gpu_seconds`.
+
+    Linear in the tokens: a decode token pays its share of the step and reads the KV of its whole
+    context. The defaults are Llama-2-7B on an A100 at a batch of 64 (Vidur's profiles, MIT).
+    """
+
+    prompt_s: float = 6.5e-5
+    output_s: float = 1.4e-4
+    kv_s: float = 3.2e-7
+    """For each token of context that each output token attends to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What a million tokens of one model cost, in any currency, for `cost: price`."""
+
+    input: float
+    output: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ageing:
+    """Promotion of single requests that waited long, at a bounded rate."""
+
+    after_s: float | None = None
+    """Waiting longer than this makes a request *aged*; None: never."""
+    per_s: float = 1.0
+    """Most promotions a second in one pool."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Affinity:
+    """How much freer another replica must be to be preferred, as a share; 0 switches it off.
+
+    1.0: the replica that holds the whole prefix (or the session, or the adapter) is taken unless
+    another one is more than twice as free.
+    """
+
+    prefix: float = 1.0
+    session: float = 1.0
+    adapter: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """When to advise another number of replicas; thresholds are shares of the fleet's capacity.
+
+    The signal is (free capacity - predicted work waiting at the gateway) / capacity: 1 is an idle
+    fleet, 0 a full one with nothing waiting, below 0 a backlog.
+    """
+
+    min: int = 0
+    max: int = 8
+    below: float = -0.1
+    above: float = 0.6
+    hold_s: float = 10.0
+    """The signal must stay beyond a threshold for this long."""
+    cooldown_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
     """Every limit on what may accumulate. Counts are requests unless the name says otherwise."""
 
     waiting_per_user: int = 1_000
     waiting: int = 10_000
     waiting_bytes: int = 1 << 30
+    waiting_tokens: int | None = None
+    waiting_bytes_per_user: int | None = None
+    waiting_tokens_per_user: int | None = None
     body_bytes: int = 32 << 20
     stream_buffer_bytes: int = 1 << 20
     users_per_tenant: int = 1_000
     max_sequences: int = 128
     predictions: int = 10_000
     """Most (model, tenant, user, route) combinations whose output length is remembered."""
+    prefixes: int = 65_536
+    """Most leading blocks of prompts remembered for one replica."""
+    sessions: int = 10_000
+    """Most sessions whose replica is remembered, in one pool."""
     retry_after_s_max: float = 30.0
     attempts: int = 3
     """Most replicas one request is tried on before its first byte."""
@@ -77,8 +164,15 @@ class Policy:
 
     tiers: tuple[Tier, ...]
     tenants: Mapping[str, Tenant] = field(default_factory=dict)
+    order: Order = "strict"
+    """Between tiers: rank with floors and ageing, or shares by weight."""
+    within_user: WithinUser = "fcfs"
     cost: Cost = "tokens"
     weights: CostWeights = field(default_factory=CostWeights)
+    gpu_time: GpuTime = field(default_factory=GpuTime)
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    """By model; a model without one is charged by `weights`."""
+    ageing: Ageing = field(default_factory=Ageing)
     headroom_max: float = 0.20
     headroom_decay: float | None = None
     """Lambda of `h_max e^(-lambda q)`; None derives it from the number of tiers."""
@@ -87,6 +181,24 @@ class Policy:
     hold_s: float = 60.0
     min_inflight: int = 1
     """The speed gate never closes while fewer sequences than this run on the replica."""
+    allowance: Allowance = "bridge"
+    """What may wait inside an engine: enough to bridge a round trip, or always `queue_limit`."""
+    limiter: Limiter = "adaptive"
+    inflight_limit: int | None = None
+    """Most sequences on one replica; None: its slots. The adaptive limiter lowers it further."""
+    reserve_after_s: float = 5.0
+    """A request passed over for its size for longer than this gets a replica drained for it."""
+    warm_up_s: float = 10.0
+    """A fresh replica beside others is filled slot by slot over this time; 0: at once."""
+    affinity: Affinity = field(default_factory=Affinity)
+    recall: bool = True
+    """Whether what waits inside an engine may be taken back: to another replica, or for a higher
+    tier. Only what has produced nothing, and each request once."""
+    recall_gap: float = 0.3
+    """Least difference of normalised freeness for a move to another replica [K-tier Llumnix]."""
+    continuation_wait_s: float = 30.0
+    """How long the rest of a broken stream may wait for a replica."""
+    scaling: Scaling = field(default_factory=Scaling)
     scrape_interval_s: float = 1.0
     bounds: Bounds = field(default_factory=Bounds)
     release_at_once: bool = False
