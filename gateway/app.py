@@ -1,6 +1,7 @@
 """Composition root: Settings in, the wired gateway out. The one file that knows every layer."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from secrets import token_urlsafe
@@ -14,10 +15,11 @@ from gateway.api.auth import Asking
 from gateway.api.front import Front
 from gateway.api.models import ModelTable
 from gateway.api.ops import Operations, build_app
+from gateway.api.prefix import Prefixes, is_wanted
 from gateway.api.readiness import readiness
 from gateway.api.relay import Relay
 from gateway.api.watch import watch
-from gateway.core.messages import Closed
+from gateway.core.messages import Closed, ScaleAdvised
 from gateway.core.scheduler import Scheduler
 from gateway.runtime.admission import LocalGate
 from gateway.runtime.dispatcher import Dispatcher
@@ -30,6 +32,8 @@ from gateway.tenancy.users import UserNames
 from gateway.upstream.discovery import DnsWatch
 from gateway.upstream.fleet import Fleet
 
+LOGGER = logging.getLogger("fairgate.scaling")
+
 
 class Gateway:
     """Everything that lives as long as the process, wired."""
@@ -39,8 +43,8 @@ class Gateway:
         self.clock = clock
         policy = settings.policy()
         self.scheduler = Scheduler(policy)
-        self.dispatcher = Dispatcher(self.scheduler, clock)
         self.metrics = Metrics(self.scheduler, clock, version=__version__)
+        self.dispatcher = Dispatcher(self.scheduler, clock, advised=self._advised)
         self.fleet = Fleet(
             tell=self.dispatcher.tell,
             clock=clock,
@@ -56,7 +60,7 @@ class Gateway:
             cards=self.fleet.cards,
         )
         self.relay = Relay(
-            gate=LocalGate(self.dispatcher),
+            gate=LocalGate(self.dispatcher, taken_back=lambda: self.metrics.recalled("queued")),
             fleet=self.fleet,
             keyring=keyring,
             asking=Asking(
@@ -70,6 +74,7 @@ class Gateway:
             keepalive_after_s=settings.keepalive_after_s,
             clock=clock,
             settled=self._settled,
+            prefixes=Prefixes() if is_wanted(policy) else None,
         )
         operations = Operations(
             keyring=keyring,
@@ -130,6 +135,12 @@ class Gateway:
         """Slots still to be learnt, and something there to learn them from."""
         replica = self.scheduler.replicas.get(name)
         return replica is not None and replica.slots is None and bool(replica.ledger.grants)
+
+    def _advised(self, advice: ScaleAdvised) -> None:
+        self.metrics.advised(advice.models, advice.replicas)
+        models = ", ".join(sorted(advice.models))
+        less = f" without {advice.remove}" if advice.remove else ""
+        LOGGER.info("advised replicas for %s: %d%s", models, advice.replicas, less)
 
     def _settled(self, record: SettledRequest) -> None:
         self.metrics.settled(record)

@@ -147,11 +147,12 @@ def bench(
     full: Annotated[bool, typer.Option(help="Longer rounds.")] = False,
     peer: Annotated[list[str] | None, typer.Option(help="Another gateway beside us.")] = None,
     json: Annotated[Path | None, typer.Option(help="Where the figures go.")] = None,
+    only: Annotated[str | None, typer.Option(help="One part: overhead, or core.")] = None,
 ) -> None:
-    """Measure the gateway's own overhead against going direct."""
+    """Measure the gateway's own overhead against going direct, and its scheduler core."""
     from gateway.bench.run import bench as run
 
-    raise typer.Exit(run(full=full, peers=peer or [], json_path=json))
+    raise typer.Exit(run(full=full, peers=peer or [], json_path=json, only=only))
 
 
 @keys.command("create")

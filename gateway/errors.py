@@ -95,7 +95,9 @@ class RefusedError(GatewayError):
 
     def __init__(self, reason: Reason, retry_after_s: float | None) -> None:
         refusal = REFUSALS[reason]
-        super().__init__(refusal.message, retry_after_s=retry_after_s)
+        super().__init__(
+            refusal.message, retry_after_s=retry_after_s if refusal.passes_with_time else None
+        )
         self.reason = reason
         self.status, self.type, self.code = refusal.status, refusal.type, refusal.code
 
@@ -108,6 +110,8 @@ class Refusal:
     type: str
     code: str
     message: str
+    passes_with_time: bool = True
+    """False: the same request would be refused again, so no hint says when to come back."""
 
 
 REFUSALS = MappingProxyType(
@@ -122,9 +126,23 @@ REFUSALS = MappingProxyType(
             429, "rate_limit_error", "over_capacity",
             "The queue is full and this request gave way: its flow holds the most of it.",
         ),
+        Reason.TENANT_QUEUE_FULL: Refusal(
+            429, "rate_limit_error", "rate_limit_exceeded",
+            "Too many requests of your organisation are waiting.",
+        ),
         Reason.PATIENCE_SPENT: Refusal(
             429, "rate_limit_error", "patience_spent",
             "No replica became free within the time this request may wait.",
+        ),
+        Reason.WAIT_TOO_LONG: Refusal(
+            429, "rate_limit_error", "patience_spent",
+            "Refused on arrival: most likely no replica would become free within the time this "
+            "request may wait.",
+        ),
+        Reason.PROMPT_TOO_LONG: Refusal(
+            400, "invalid_request_error", "context_length_exceeded",
+            "The prompt is longer than any replica of this model can hold.",
+            passes_with_time=False,
         ),
         Reason.NO_REPLICA: Refusal(
             503, "service_unavailable", "no_replica", "No replica can serve this model now."

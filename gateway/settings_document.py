@@ -13,7 +13,20 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
-from gateway.core.policy import Bounds, CostWeights
+from gateway.core.policy import (
+    DEFAULT_TIERS,
+    Affinity,
+    Ageing,
+    Bounds,
+    Cost,
+    CostWeights,
+    GpuTime,
+    Limiter,
+    Order,
+    Policy,
+    Scaling,
+    WithinUser,
+)
 
 T = TypeVar("T")
 
@@ -24,6 +37,7 @@ SIZE_UNITS = {
 }  # fmt: skip
 SERVICE_TIERS = {"priority": "high", "default": "standard", "flex": "background"}
 ENGINE_ROUTES = ("/v1", "/health", "/metrics")
+DEFAULTS = Policy(tiers=DEFAULT_TIERS)
 
 
 def parsed_size(value: object) -> object:
@@ -85,6 +99,7 @@ def checked_url(value: str) -> str:
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
+Signal = Annotated[float, Field(ge=-2, le=2)]
 Size = Annotated[int, BeforeValidator(parsed_size), Field(ge=1 << 10, le=1 << 40)]
 Name = Annotated[
     str,
@@ -154,12 +169,28 @@ Replicas = Annotated[
 ]
 
 
+class PriceSection(Section):
+    """What a million tokens of one model cost."""
+
+    input: NotNegative
+    output: NotNegative
+
+
 class ModelSection(Section):
     """A model clients may ask for and the replicas that serve it under the same name."""
 
     name: Name
     aliases: Annotated[tuple[Name, ...], Strict(strict=False)] = ()
+    price: PriceSection | None = None
     replicas: Annotated[Replicas, AfterValidator(not_empty)]
+
+
+class RoomSection(Section):
+    """Most that may wait at once of whoever it is given to."""
+
+    requests: Count | None = None
+    bytes: Size | None = None
+    tokens: Count | None = None
 
 
 class TierSection(Section):
@@ -171,6 +202,8 @@ class TierSection(Section):
     prefill_limit_s: Positive | None = None
     patience_s: Annotated[float, Field(gt=0, le=86400)] = 300.0
     min_share: Annotated[float, Field(ge=0, lt=1)] | None = None
+    weight: Positive = 1.0
+    room: RoomSection = RoomSection()
     ttft_target_ms: Positive | None = None
     tpot_target_ms: Positive | None = None
 
@@ -183,20 +216,63 @@ class WeightsSection(Section):
     cached: NotNegative = CostWeights().cached
 
 
-class SchedulingSection(Section):
-    """Who is next and when it may be released."""
+class GpuTimeSection(Section):
+    """Seconds of one GPU that one token of each kind takes."""
 
-    order: Literal["strict"] = "strict"
-    cost: Literal["requests", "tokens"] = "tokens"
-    within_user: Literal["fcfs"] = "fcfs"
-    headroom_max: Annotated[float, Field(ge=0, le=0.9)] = 0.2
-    headroom_decay: NotNegative | None = None
-    lend: bool = True
-    hold_s: NotNegative = 60.0
+    prompt_s: Positive = GpuTime().prompt_s
+    output_s: Positive = GpuTime().output_s
+    kv_s: NotNegative = GpuTime().kv_s
+
+
+class AgeingSection(Section):
+    """Promotion of requests that waited long."""
+
+    after_s: Positive | None = Ageing().after_s
+    per_s: Positive = Ageing().per_s
+
+
+class AffinitySection(Section):
+    """How much freer another replica must be than the one that has the state."""
+
+    prefix: NotNegative = Affinity().prefix
+    session: NotNegative = Affinity().session
+    adapter: NotNegative = Affinity().adapter
+
+
+class SchedulingSection(Section):
+    """Who is next, when it may be released, and where to."""
+
+    order: Order = DEFAULTS.order
+    within_user: WithinUser = DEFAULTS.within_user
+    cost: Cost = DEFAULTS.cost
     weights: WeightsSection = WeightsSection()
+    gpu_time: GpuTimeSection = GpuTimeSection()
+    ageing: AgeingSection = AgeingSection()
+    headroom_max: Annotated[float, Field(ge=0, le=0.9)] = DEFAULTS.headroom_max
+    headroom_decay: NotNegative | None = DEFAULTS.headroom_decay
+    lend: bool = DEFAULTS.lend
+    hold_s: NotNegative = DEFAULTS.hold_s
     prefill_limit_s: Positive = 1.0
-    min_inflight: Count = 1
-    scrape_interval_s: Annotated[float, Field(ge=0.05, le=60)] = 1.0
+    min_inflight: Count = DEFAULTS.min_inflight
+    limiter: Limiter = DEFAULTS.limiter
+    inflight_limit: Count | None = DEFAULTS.inflight_limit
+    reserve_after_s: NotNegative = DEFAULTS.reserve_after_s
+    warm_up_s: NotNegative = DEFAULTS.warm_up_s
+    affinity: AffinitySection = AffinitySection()
+    recall: bool = DEFAULTS.recall
+    recall_gap: NotNegative = DEFAULTS.recall_gap
+    scrape_interval_s: Annotated[float, Field(ge=0.05, le=60)] = DEFAULTS.scrape_interval_s
+
+
+class ScalingSection(Section):
+    """When to advise another number of replicas; None is the default threshold."""
+
+    min: Annotated[int, Field(ge=0, le=10_000)] = Scaling().min
+    max: Annotated[int, Field(ge=1, le=10_000)] = Scaling().max
+    below: Signal | None = None
+    above: Signal | None = None
+    hold_s: NotNegative = Scaling().hold_s
+    cooldown_s: NotNegative = Scaling().cooldown_s
 
 
 class BoundsSection(Section):
@@ -205,19 +281,25 @@ class BoundsSection(Section):
     waiting_per_user: Count = Bounds().waiting_per_user
     waiting: Count = Bounds().waiting
     waiting_bytes: Size = Bounds().waiting_bytes
+    waiting_tokens: Count | None = Bounds().waiting_tokens
+    waiting_bytes_per_user: Size | None = Bounds().waiting_bytes_per_user
+    waiting_tokens_per_user: Count | None = Bounds().waiting_tokens_per_user
     body: Size = Bounds().body_bytes
     stream_buffer: Size = Bounds().stream_buffer_bytes
     users_per_tenant: Count = Bounds().users_per_tenant
     max_sequences: Count = Bounds().max_sequences
     predictions: Count = Bounds().predictions
+    prefixes: Count = Bounds().prefixes
+    sessions: Count = Bounds().sessions
     retry_after_s_max: Positive = Bounds().retry_after_s_max
     client_stall_s: Positive = Bounds().client_stall_s
 
 
 class RetriesSection(Section):
-    """Trying another replica before the first byte."""
+    """Trying another replica, before the first byte and after it."""
 
     attempts: Annotated[int, Field(ge=1, le=16)] = Bounds().attempts
+    continuation_wait_s: NotNegative = DEFAULTS.continuation_wait_s
 
 
 class UserSection(Section):
@@ -231,6 +313,7 @@ class TenantSection(Section):
 
     name: Name
     weight: Positive = 1.0
+    room: RoomSection = RoomSection()
     users: dict[Name, UserSection] = {}
 
 
@@ -266,6 +349,7 @@ class Document(Section):
     scheduling: SchedulingSection = SchedulingSection()
     bounds: BoundsSection = BoundsSection()
     retries: RetriesSection = RetriesSection()
+    scaling: ScalingSection = ScalingSection()
     tenants: Annotated[tuple[TenantSection, ...], Strict(strict=False)] = ()
     keys: Annotated[tuple[KeySection, ...], Strict(strict=False)] = ()
     admin: AdminSection = AdminSection()

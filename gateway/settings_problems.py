@@ -26,26 +26,14 @@ _LIMITS = ("requests_per_minute", "tokens_per_minute", "concurrent", "budget")
 # `*` stands for any index or name. Null is accepted, and so are the words that say "off".
 KEYS_NOT_YET: Mapping[str, tuple[object, ...]] = {
     "listen.admin_port": (),
-    "models.*.price": (),
-    "scheduling.ageing": (),
-    "scheduling.limiter": (),
     "scheduling.migrate_running": ("off", False),
-    "scheduling.affinity": (),
-    "retries.continuation_wait_s": (),
     "media_urls": (),
     "cache_isolation": ("none",),
     "store": (),
     "redis": (),
-    "scaling": (),
     **{f"{owner}.{limit}": () for owner in ("tenants.*", "tenants.*.users.*", "keys.*")
        for limit in _LIMITS},
 }  # fmt: skip
-
-CHOICES_NOT_YET: Mapping[str, tuple[str, ...]] = {
-    "order": ("weighted",),
-    "cost": ("gpu_seconds", "price"),
-    "within_user": ("shortest", "deadline", "prefix"),
-}
 
 # Somebody may have pasted a credential here: the value is not repeated.
 SECRET_KEYS = frozenset({"admin", "api_key_env", "key_sha256", "keys", "replicas", "url"})
@@ -126,9 +114,6 @@ def _message(details: ErrorDetails, place: Place) -> str:
         case _:
             wanted = details["msg"].replace("Input should", "must")
     given = _shown(details["input"], place)
-    names = [part for part in place if isinstance(part, str)]
-    if details["input"] in CHOICES_NOT_YET.get(names[-1] if names else "", ()):
-        return f"{given} is {NOT_YET}; {wanted}"
     return f"{given} is not allowed: {wanted}" if given else wanted
 
 

@@ -9,12 +9,14 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import TypeVar
 
-from gateway.core.policy import DEFAULT_TIERS
+from gateway.core.policy import DEFAULT_TIERS, Scaling
 from gateway.settings_document import (
     SERVICE_TIERS,
     KeySection,
     ModelSection,
     ReplicaSection,
+    ScalingSection,
+    SchedulingSection,
     TenantSection,
     TierSection,
 )
@@ -37,6 +39,8 @@ def violations(values: Mapping[str, object], parts: Parts) -> Iterator[Problem]:
     yield from _service_tiers(parts, tiers)
     yield from _keys(parts, tiers)
     yield from _key_models(values, parts)
+    yield from _prices(values, parts)
+    yield from _scaling(parts)
     yield from _exposure(values)
 
 
@@ -71,6 +75,12 @@ def default_tier(tiers: tuple[str, ...], service_tiers: Mapping[str, str] | None
     """The tier of whoever has none of its own: what `default` stands for, else the last."""
     wanted = (SERVICE_TIERS if service_tiers is None else service_tiers).get("default")
     return wanted if wanted in tiers else tiers[-1]
+
+
+def scaling_thresholds(scaling: ScalingSection) -> tuple[float, float]:
+    """(below, above) with the defaults filled in."""
+    below = Scaling().below if scaling.below is None else scaling.below
+    return below, Scaling().above if scaling.above is None else scaling.above
 
 
 def _sections(parts: Parts, kind: type[T]) -> list[tuple[Place, T]]:
@@ -184,6 +194,38 @@ def _key_models(values: Mapping[str, object], parts: Parts) -> Iterator[Problem]
         for index, name in enumerate(key.models):
             if name not in known:
                 yield Problem((*place, "models", index), f"there is no model {name!r}")
+
+
+def _prices(values: Mapping[str, object], parts: Parts) -> Iterator[Problem]:
+    """Where prices are charged each model has one: a mixture of units would be no order at all."""
+    scheduling = parts.get(("scheduling",))
+    if not isinstance(scheduling, SchedulingSection) or scheduling.cost != "price":
+        return
+    if values.get("replicas"):
+        yield Problem(
+            ("scheduling", "cost"),
+            "price needs a price for every model: list the models, with their replicas and "
+            "prices, under models instead of discovering them from replicas",
+        )
+    for place, model in _sections(parts, ModelSection):
+        if model.price is None:
+            yield Problem((*place, "price"), "is required for every model when cost is price")
+        elif not model.price.input + model.price.output > 0:
+            yield Problem((*place, "price"), "must not be 0 for both when cost is price")
+
+
+def _scaling(parts: Parts) -> Iterator[Problem]:
+    scaling = parts.get(("scaling",))
+    if not isinstance(scaling, ScalingSection):
+        return
+    if scaling.min > scaling.max:
+        yield Problem(
+            ("scaling", "min"), f"{scaling.min} is not allowed: must be at most max, {scaling.max}"
+        )
+    below, above = scaling_thresholds(scaling)
+    if below >= above:
+        wrong = "above" if scaling.below is None else "below"
+        yield Problem(("scaling", wrong), f"below ({below:g}) must be less than above ({above:g})")
 
 
 def _exposure(values: Mapping[str, object]) -> Iterator[Problem]:

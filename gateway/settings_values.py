@@ -11,15 +11,29 @@ from types import MappingProxyType
 
 from pydantic import PrivateAttr
 
-from gateway.core.policy import DEFAULT_TIERS, Bounds, CostWeights, Policy, Tenant, Tier
+from gateway.core.policy import (
+    DEFAULT_TIERS,
+    Affinity,
+    Ageing,
+    Bounds,
+    CostWeights,
+    GpuTime,
+    Policy,
+    Price,
+    Room,
+    Scaling,
+    Tenant,
+    Tier,
+)
 from gateway.settings_document import (
     SERVICE_TIERS,
     Document,
     KeySection,
     ReplicaSection,
+    RoomSection,
     TierSection,
 )
-from gateway.settings_rules import ANY_MODEL, default_tier, is_loopback
+from gateway.settings_rules import ANY_MODEL, default_tier, is_loopback, scaling_thresholds
 from gateway.tenancy.keys import OPEN_TENANT, OPEN_USER, Keyring, Principal
 from gateway.upstream.replicas import ReplicaAddress, replica_name
 
@@ -107,20 +121,32 @@ class Settings(Document):
         scheduling = self.scheduling
         return Policy(
             tiers=self._tiers(),
-            tenants={
-                tenant.name: Tenant(
-                    weight=tenant.weight,
-                    users={name: user.weight for name, user in tenant.users.items()},
-                )
-                for tenant in self.tenants
-            },
+            tenants=self._tenants(),
+            order=scheduling.order,
+            within_user=scheduling.within_user,
             cost=scheduling.cost,
             weights=CostWeights(**scheduling.weights.model_dump()),
+            gpu_time=GpuTime(**scheduling.gpu_time.model_dump()),
+            prices={
+                model.name: Price(input=model.price.input, output=model.price.output)
+                for model in self.models
+                if model.price is not None
+            },
+            ageing=Ageing(**scheduling.ageing.model_dump()),
             headroom_max=scheduling.headroom_max,
             headroom_decay=scheduling.headroom_decay,
             lend=scheduling.lend,
             hold_s=scheduling.hold_s,
             min_inflight=scheduling.min_inflight,
+            limiter=scheduling.limiter,
+            inflight_limit=scheduling.inflight_limit,
+            reserve_after_s=scheduling.reserve_after_s,
+            warm_up_s=scheduling.warm_up_s,
+            affinity=Affinity(**scheduling.affinity.model_dump()),
+            recall=scheduling.recall,
+            recall_gap=scheduling.recall_gap,
+            continuation_wait_s=self.retries.continuation_wait_s,
+            scaling=self._scaling(),
             scrape_interval_s=scheduling.scrape_interval_s,
             bounds=self._bounds(),
             release_at_once=self.mode == "fifo",
@@ -206,8 +232,32 @@ class Settings(Document):
             prefill_limit_s=tier.prefill_limit_s or self.scheduling.prefill_limit_s,
             patience_s=tier.patience_s,
             min_share=(FLOOR if rank else 0.0) if tier.min_share is None else tier.min_share,
+            weight=tier.weight,
+            room=_room(tier.room),
             ttft_target_ms=tier.ttft_target_ms,
             tpot_target_ms=tier.tpot_target_ms,
+        )
+
+    def _tenants(self) -> dict[str, Tenant]:
+        return {
+            tenant.name: Tenant(
+                weight=tenant.weight,
+                room=_room(tenant.room),
+                users={name: user.weight for name, user in tenant.users.items()},
+            )
+            for tenant in self.tenants
+        }
+
+    def _scaling(self) -> Scaling:
+        scaling = self.scaling
+        below, above = scaling_thresholds(scaling)
+        return Scaling(
+            min=scaling.min,
+            max=scaling.max,
+            below=below,
+            above=above,
+            hold_s=scaling.hold_s,
+            cooldown_s=scaling.cooldown_s,
         )
 
     def _bounds(self) -> Bounds:
@@ -216,12 +266,21 @@ class Settings(Document):
             waiting_per_user=bounds.waiting_per_user,
             waiting=bounds.waiting,
             waiting_bytes=bounds.waiting_bytes,
+            waiting_tokens=bounds.waiting_tokens,
+            waiting_bytes_per_user=bounds.waiting_bytes_per_user,
+            waiting_tokens_per_user=bounds.waiting_tokens_per_user,
             body_bytes=bounds.body,
             stream_buffer_bytes=bounds.stream_buffer,
             users_per_tenant=bounds.users_per_tenant,
             max_sequences=bounds.max_sequences,
             predictions=bounds.predictions,
+            prefixes=bounds.prefixes,
+            sessions=bounds.sessions,
             retry_after_s_max=bounds.retry_after_s_max,
             attempts=self.retries.attempts,
             client_stall_s=bounds.client_stall_s,
         )
+
+
+def _room(room: RoomSection) -> Room:
+    return Room(requests=room.requests, body_bytes=room.bytes, tokens=room.tokens)

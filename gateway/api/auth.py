@@ -5,7 +5,8 @@ Authorisation is by the route that was matched; nothing here looks at a URL.
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from hashlib import blake2b
 
 from gateway.api.wire import Call
 from gateway.errors import BadRequestError, InvalidKeyError
@@ -15,7 +16,10 @@ from gateway.tenancy.users import UserNames
 TIER_HEADERS = (b"x-fairgate-tier", b"x-llm-d-inference-objective")
 USER_HEADERS = (b"x-fairgate-user", b"x-llm-d-inference-fairness-id")
 PATIENCE_HEADERS = (b"x-fairgate-patience-s", b"x-llm-d-inference-ttl")
+SESSION_HEADERS = (b"x-session-id",)
 READ_TIMEOUT_HEADER = b"x-stainless-read-timeout"
+SESSION_CHARS_MAX = 64
+"""A longer session id is kept as its hash."""
 
 Headers = dict[bytes, bytes]
 
@@ -28,6 +32,11 @@ class Asked:
     user: str
     tier: int
     patience_s: float | None
+    _: KW_ONLY
+    session: str | None = None
+    """Names the session among all tenants' and users' sessions."""
+    read_timeout_s: float | None = None
+    """When its client gives up; None for a stream, whose client hears comments meanwhile."""
 
 
 def headers_of(pairs: Iterable[tuple[bytes, bytes]]) -> Headers:
@@ -71,11 +80,14 @@ class Asking:
 
     def asked(self, principal: Principal, headers: Headers, call: Call) -> Asked:
         """What `call` is scheduled as. Raises BadRequestError for headers that make no sense."""
+        tenant, user = principal.tenant, self._user(principal, headers, call)
         return Asked(
-            principal.tenant,
-            self._user(principal, headers, call),
+            tenant,
+            user,
             self._tier(principal, headers, call),
-            _patience_s(headers, call),
+            _seconds(_first(headers, PATIENCE_HEADERS), "x-fairgate-patience-s"),
+            session=_session(headers, call, tenant=tenant, user=user),
+            read_timeout_s=None if call.streams else _read_timeout_s(headers),
         )
 
     def service_tier_of(self, tier: int) -> str:
@@ -111,19 +123,27 @@ class Asking:
         return self._users.flow_of(principal.tenant, name)
 
 
-def _patience_s(headers: Headers, call: Call) -> float | None:
-    patience_s = _seconds(_first(headers, PATIENCE_HEADERS), "x-fairgate-patience-s")
-    if call.streams:
-        return patience_s
-    # A plain request waits in silence: past its client's read timeout nobody would hear the answer.
-    timeout = headers.get(READ_TIMEOUT_HEADER, b"").decode("latin-1")
+def _session(headers: Headers, call: Call, *, tenant: str, user: str) -> str | None:
+    """The session that the client names, told apart from those of all other users."""
+    named = _first(headers, SESSION_HEADERS) or call.session
+    if not named:
+        return None
+    if len(named) > SESSION_CHARS_MAX:
+        named = blake2b(named.encode(), digest_size=16).hexdigest()
+    # The lengths keep a name that holds the separator from meaning another user's session.
+    return f"{len(tenant)},{len(user)} {tenant} {user} {named}"
+
+
+def _read_timeout_s(headers: Headers) -> float | None:
+    """What the client's SDK says of its patience: nobody wrote it by hand, so nonsense is none."""
+    text = headers.get(READ_TIMEOUT_HEADER)
+    if text is None:
+        return None
     try:
-        timeout_s = float(timeout)
+        timeout_s = float(text)
     except ValueError:
-        return patience_s
-    if not (math.isfinite(timeout_s) and timeout_s > 0.0):
-        return patience_s
-    return timeout_s if patience_s is None else min(timeout_s, patience_s)
+        return None
+    return timeout_s if math.isfinite(timeout_s) and timeout_s > 0.0 else None
 
 
 def _seconds(text: str | None, header: str) -> float | None:

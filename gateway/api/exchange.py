@@ -3,6 +3,7 @@
 The slot is returned when the *upstream* ends, not when the client has read everything.
 """
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
@@ -15,7 +16,7 @@ from gateway.api.rewrite import Rewrite
 from gateway.api.wire import renamed, with_priority
 from gateway.core.messages import Outcome, Usage
 from gateway.errors import GatewayError, UpstreamFailedError
-from gateway.runtime.gate import Grant
+from gateway.runtime.gate import Grant, RecalledError
 from gateway.upstream.connection import Answer, UpstreamBrokenError
 from gateway.upstream.fleet import Fleet
 from gateway.upstream.sse import PlainMeter, StreamMeter
@@ -76,6 +77,7 @@ class Exchange:
         self._around = surroundings
         self._rewrite = surroundings.rewrite_for(life)
         self._answer: Answer | None = None
+        self._sends = 0
         self._meter: StreamMeter | PlainMeter = PlainMeter(surroundings.clock)
         self._outcome: Outcome | None = None
         """Set where the end of the upstream alone does not tell it."""
@@ -125,17 +127,17 @@ class Exchange:
             self._answer.close()
 
     async def _begun(self) -> tuple[Answer, bytes]:
-        """The answer and its first bytes, once the engine really began; waits out a busy one."""
+        """The answer and its first bytes, once the engine really began.
+
+        Waits out a busy one, and goes to another one where the scheduler says so.
+        """
         while True:
-            answer = await self._sent()
-            problem: EngineError | None = None
-            first = b""
-            if answer.status >= 400:
-                problem = engine_error(answer.status, await _error_body(answer))
-            elif isinstance(self._meter, StreamMeter):
-                first, problem = await self._first_event(answer, self._meter)
-            else:
-                first = await self._whole(answer)
+            try:
+                answer, first, problem = await self._asked()
+            except RecalledError:
+                await self._hang_up()
+                await self._grant.give_back()
+                continue
             if problem is None:
                 return answer, first
             answer.close()
@@ -143,8 +145,28 @@ class Exchange:
                 self._give_up(problem)
             await self._grant.bounce()
 
+    async def _asked(self) -> tuple[Answer, bytes, EngineError | None]:
+        """What one engine says to the request. Raises RecalledError until it begins."""
+        first, problem = b"", None
+        with self._grant.recallable():
+            answer = await self._sent()
+            if answer.status < 400 and isinstance(self._meter, StreamMeter):
+                first, problem = await self._first_event(answer, self._meter)
+        if answer.status >= 400:
+            problem = engine_error(answer.status, await _error_body(answer))
+        elif isinstance(self._meter, PlainMeter):
+            first = await self._whole(answer)
+        return answer, first, problem
+
+    async def _hang_up(self) -> None:
+        """Leave the engine before the scheduler hears of it: the slot is not free sooner."""
+        self.close()
+        self._answer, self._meter = None, PlainMeter(self._around.clock)
+        await asyncio.sleep(0)  # an aborted socket is closed in the next turn of the loop
+
     async def _sent(self) -> Answer:
         life, grant = self._life, self._grant
+        self._sends += 1
         life.replica, life.waited_s, life.position = grant.replica, grant.waited_s, grant.position
         if life.sent_at is None:
             life.sent_at = self._around.clock()
@@ -156,10 +178,15 @@ class Exchange:
             life.route.path.encode("ascii"),
             self._body(),
             headers=b"content-type: application/json\r\nx-request-id: %b\r\n"
-            % life.attempt_id.encode("ascii"),
+            % self._engine_id().encode("ascii"),
             meter=self._meter,
         )
         return self._answer
+
+    def _engine_id(self) -> str:
+        """New each time: an engine may still be busy dropping what was taken back from it."""
+        attempt_id = self._life.attempt_id
+        return attempt_id if self._sends == 1 else f"{attempt_id}-{self._sends}"
 
     def _body(self) -> bytes:
         call, model = self._call, self._life.model

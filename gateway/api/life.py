@@ -13,7 +13,7 @@ class Life:
 
     __slots__ = (
         "asked", "attempts", "began_at", "call", "first_at", "model", "outcome", "position",
-        "replica", "request_id", "route", "sent_at", "tpot_s", "usage", "waited_s",
+        "prefix", "replica", "request_id", "route", "sent_at", "tpot_s", "usage", "waited_s",
     )  # fmt: skip
 
     def __init__(self, *, request_id: str, route: Route, began_at: float) -> None:
@@ -23,6 +23,8 @@ class Life:
         self.call: Call | None = None
         self.asked: Asked | None = None
         self.model = ""
+        self.prefix: tuple[int, ...] = ()
+        """Hashes of the prompt's leading blocks, where anything is decided by them."""
         self.attempts = 0
         self.replica = ""
         self.position = 0
@@ -52,6 +54,7 @@ class Life:
             tenant=asked.tenant,
             user=asked.user,
             arrived_at=self.began_at,
+            prompt_tokens=call.prompt_tokens,
             output_tokens_max=call.output_tokens_max,
             sequences=call.sequences,
             streams=call.streams,
@@ -59,6 +62,9 @@ class Life:
             patience_s=asked.patience_s,
             route=self.route.name,
             excluded=excluded,
+            prefix=self.prefix,
+            session=asked.session,
+            read_timeout_s=asked.read_timeout_s,
         )
 
     def failed(self, error: GatewayError) -> None:

@@ -21,6 +21,7 @@ from gateway.api.disconnect import (
 from gateway.api.exchange import Exchange, RetryElsewhereError, Surroundings
 from gateway.api.life import Life
 from gateway.api.models import ModelTable
+from gateway.api.prefix import Prefixes
 from gateway.api.reply import Reply
 from gateway.api.routes import Route
 from gateway.api.wire import parse, read_body
@@ -50,7 +51,9 @@ class Relay:
         keepalive_after_s: float,
         clock: Callable[[], float],
         settled: Callable[[SettledRequest], None],
+        prefixes: Prefixes | None = None,
     ) -> None:
+        """`prefixes` is None where nothing is decided by the beginnings of prompts."""
         self._gate = gate
         self._keyring = keyring
         self._asking = asking
@@ -61,6 +64,7 @@ class Relay:
         self._keepalive_after_s = keepalive_after_s
         self._clock = clock
         self._settled = settled
+        self._prefixes = prefixes
         self.open: dict[Exchange, asyncio.Task[None] | None] = {}
         """Exchanges under way, each with the task that carries it."""
 
@@ -100,6 +104,8 @@ class Relay:
         life.model = self._models.resolve(call.model, principal)
         life.call = call
         life.asked = self._asking.asked(principal, headers, call)
+        if self._prefixes is not None and call.output_tokens_max != 0:
+            life.prefix = self._prefixes.of(call.fields, model=life.model, tenant=life.asked.tenant)
         reply.streams = call.streams
         reply.add_header(b"x-fairgate-tier", self._tiers[life.asked.tier].encode("latin-1"))
 

@@ -31,9 +31,13 @@ class Call:
     streams: bool
     body: bytes
     sequences: int
+    prompt_tokens: int | None
+    """Of all prompts together, where the client wrote token ids."""
     output_tokens_max: int | None
     service_tier: str | None
     user: str | None
+    session: str | None
+    """The client's `prompt_cache_key`."""
     fields: dict[str, Any]
     """The parsed body, for the rare case that it must be written anew."""
 
@@ -77,9 +81,11 @@ async def parse(route: Route, body: bytes, sequences_max: int) -> Call:
         streams=_flag(fields, "stream") if route.output_tokens_default != 0 else False,
         body=_written(fields) if removed else body,
         sequences=_sequences(route, fields, sequences_max),
+        prompt_tokens=_prompt_tokens(route, fields),
         output_tokens_max=_output_tokens_max(route, fields),
         service_tier=_text(fields, "service_tier"),
         user=_text(fields, "user") or _text(fields, "safety_identifier"),
+        session=_hint(fields, "prompt_cache_key"),
         fields=fields,
     )
 
@@ -134,6 +140,12 @@ def _text(fields: dict[str, Any], name: str) -> str | None:
     raise BadRequestError(f"`{name}` must be a string.", param=name)
 
 
+def _hint(fields: dict[str, Any], name: str) -> str | None:
+    """A field that only helps: of the wrong type it helps nobody, and harms nobody either."""
+    value = fields.get(name)
+    return value if isinstance(value, str) else None
+
+
 def _flag(fields: dict[str, Any], name: str) -> bool:
     value = fields.get(name)
     if value is None:
@@ -168,6 +180,21 @@ def _sequences(route: Route, fields: dict[str, Any], sequences_max: int) -> int:
             param="n" if choices else route.prompts_in,
         )
     return sequences
+
+
+def _prompt_tokens(route: Route, fields: dict[str, Any]) -> int | None:
+    """The prompt tokens, counted where the client sent token ids; None where it sent text."""
+    prompts = fields.get(route.prompts_in) if route.prompts_in else None
+    if not isinstance(prompts, list) or not prompts:
+        return None
+    if isinstance(prompts[0], int):
+        return len(prompts)
+    count = 0
+    for prompt in prompts:
+        if not isinstance(prompt, list):
+            return None
+        count += len(prompt)
+    return count or None
 
 
 def _output_tokens_max(route: Route, fields: dict[str, Any]) -> int | None:

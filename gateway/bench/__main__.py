@@ -5,13 +5,14 @@ import sys
 from pathlib import Path
 
 from gateway.bench.contenders import PEERS
-from gateway.bench.run import bench
+from gateway.bench.run import PARTS, bench
 
 
 def main() -> int:
     """Parse the command line and run; return the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m gateway.bench", description="measure the gateway's own overhead"
+        prog="python -m gateway.bench",
+        description="measure the gateway's own overhead and its core",
     )
     parser.add_argument("--full", action="store_true", help="five rounds of longer windows")
     parser.add_argument(
@@ -22,8 +23,9 @@ def main() -> int:
         help="measure this one beside the gateway, interleaved; may be given several times",
     )
     parser.add_argument("--json", type=Path, help="where the results go [bench-results/]")
+    parser.add_argument("--only", choices=PARTS, help="one part of the measurement [both]")
     chosen = parser.parse_args()
-    return bench(full=chosen.full, peers=chosen.peer, json_path=chosen.json)
+    return bench(full=chosen.full, peers=chosen.peer, json_path=chosen.json, only=chosen.only)
 
 
 if __name__ == "__main__":

@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import gateway
+from gateway.bench.core_spec import CoreResult
 from gateway.bench.load_spec import LoadResult, LoadSpec
 
 READY_WAIT_S = 120.0
 READY_POLL_S = 0.05
 STOP_WAIT_S = 5.0
 LOAD_SLACK_S = 30.0
+CORE_WAIT_S = 300.0
 LOG_TAIL_LINES = 15
 SETTINGS_PREFIX = "FAIRGATE_"
 
@@ -112,6 +114,25 @@ def run_load(spec: LoadSpec, *, core: int | None) -> LoadResult:
         stderr = getattr(error, "stderr", None) or b""
         raise StartFailed(f"the load generator failed: {error}\n{stderr.decode()}") from error
     return LoadResult.from_json(done.stdout.decode())
+
+
+def run_core(*, core: int | None) -> CoreResult:
+    """Measure the scheduler core in a process of its own; raises StartFailed when it breaks.
+
+    Its progress goes to this process's stderr.
+    """
+    command = [sys.executable, "-m", "gateway.bench.core"]
+    try:
+        done = subprocess.run(  # noqa: S603 - our own module
+            pinned(command, core),
+            env=environment(os.environ),
+            stdout=subprocess.PIPE,
+            check=True,
+            timeout=CORE_WAIT_S,
+        )
+    except subprocess.SubprocessError as error:
+        raise StartFailed(f"the scheduler core could not be measured: {error}") from error
+    return CoreResult.from_json(done.stdout.decode())
 
 
 def pinned(command: Sequence[str], core: int | None) -> list[str]:

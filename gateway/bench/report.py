@@ -103,6 +103,13 @@ def rendered(report: Report) -> Group:
     return Group(*parts)
 
 
+def number(value: float | None) -> str:
+    """Three digits at most below 100, whole from there on; a dash for none."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
 def as_json(report: Report, *, when: str) -> dict[str, object]:
     """The report as plain values, with every round's figures and every run."""
     targets = [DIRECT, *report.programs]
@@ -145,7 +152,7 @@ def _table(report: Report) -> Table:
         table.add_column(name, justify="right")
     for figure in FIGURES:
         cells = [_cell(report, figure, name) for name in (DIRECT, *report.programs)]
-        limits = [Text(_number(limit)) for limit in (figure.target, figure.stretch)]
+        limits = [Text(number(limit)) for limit in (figure.target, figure.stretch)]
         table.add_row(Text(figure.title), Text(figure.unit), *limits, *cells)
     return table
 
@@ -153,15 +160,9 @@ def _table(report: Report) -> Table:
 def _cell(report: Report, figure: Figure, target: str) -> Text:
     value = report.median_of(figure, target)
     if value is None or target == DIRECT:
-        return Text(_number(value))
+        return Text(number(value))
     styles = {True: "green", False: "red", None: ""}
-    return Text(_number(value), style=styles[figure.is_met(value)])
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return Text(number(value), style=styles[figure.is_met(value)])
 
 
 def _figure_json(report: Report, figure: Figure, targets: Sequence[str]) -> dict[str, object]:

@@ -1,53 +1,116 @@
 """May a request wait at all, and when should a refused one come back?
 
-Bounds are by user, by count and by bytes. When a *shared* bound is hit, the flow with the largest
-waiting cost over weight in the lowest waiting tier loses its newest request: a full queue must not
-let the power user have the others refused.
+Bounds are by count, bytes and tokens, for each user, tenant and tier and for all. When a *shared*
+bound is hit, the flow with the largest waiting cost over weight in the lowest waiting tier loses
+its newest request: a full queue must not let the power user have the others refused.
 """
 
 import math
 from collections.abc import Iterable
 
-from gateway.core.fairqueue import Waiting
+from gateway.core.fairqueue import FairQueue
+from gateway.core.flows import Flow, Waiting
 from gateway.core.policy import Bounds
 from gateway.core.pool import Pool
 
 RETRY_AFTER_S_MIN = 1.0
 
 
-def victim(pools: Iterable[Pool]) -> Waiting:
-    """The request that gives way when a shared bound is exceeded; something must wait."""
-    backlogged = [
-        (rank, pool) for pool in pools for rank, queue in enumerate(pool.queues) if queue.count
-    ]
-    tier = max(rank for rank, _ in backlogged)
-    (_, tenant, user), pool = max(
-        ((pool.queues[tier].heaviest(), pool) for rank, pool in backlogged if rank == tier),
-        key=lambda candidate: candidate[0],
-    )
-    return pool.queues[tier].newest(tenant, user)
+def victim(pools: Iterable[Pool], *, tier: int | None = None) -> Waiting | None:
+    """The request that gives way when a shared bound is exceeded; something must wait.
 
-
-def position(pool: Pool, tier: int, ahead_in_flow: int) -> int:
-    """Place in the line, 1 is next, of a request with `ahead_in_flow` requests of its own before.
-
-    Under fair queueing each active user is served about once before this flow is served again,
-    so the place follows from the flow's own depth; it is an estimate, not a promise.
+    `tier`: it must be one of that tier, whose own bound was hit; None: of the lowest that waits.
+    None where only continuations wait: no bound is for them.
     """
-    above = sum(queue.count for queue in pool.queues[:tier])
+    backlogged = [
+        (rank, pool.queues[rank])
+        for pool in pools
+        for rank in range(len(pool.queues))
+        if pool.queues[rank].count and tier in (None, rank)
+    ]
+    lowest = max(rank for rank, _ in backlogged)
+    best: tuple[float, FairQueue, Flow] | None = None
+    for rank, queue in backlogged:
+        if rank == lowest:
+            weight, _, user = queue.heaviest()
+            if best is None or weight > best[0]:
+                best = weight, queue, user
+    assert best is not None
+    return newest(best[2])
+
+
+def victim_of_tenant(pools: Iterable[Pool], tenant: str) -> Waiting | None:
+    """The request of `tenant` that gives way when its own bound is exceeded. O(its users)."""
+    backlogged = [
+        (rank, user.cost / user.weight, user)
+        for pool in pools
+        for rank, queue in enumerate(pool.queues)
+        if tenant in queue.tenants
+        for user in queue.tenants[tenant].users.values()
+        if user.count
+    ]
+    return newest(max(backlogged, key=lambda each: each[:2])[2])
+
+
+def newest(user: Flow) -> Waiting | None:
+    """The request of this flow that came last. O(its requests)."""
+    waiting = (each for lane in user.lanes.values() for each in lane.requests)
+    return max(waiting, key=lambda each: each.sequence, default=None)
+
+
+def position(pool: Pool, waiting: Waiting) -> int:
+    """Estimated place in the line, 1 is next, of a request that waits.
+
+    O(requests of its user), O(1) for the newest.
+    """
+    lane = waiting.lane
+    assert lane is not None
+    user = lane.flow
+    assert user is not None
+    if len(user.lanes) == 1 and waiting.key >= lane.last_key:
+        ahead = user.count - 1
+    else:
+        order = waiting.order
+        ahead = sum(each.order < order for other in user.lanes.values() for each in other.requests)
+    request = waiting.request
+    return place(pool, request.tier, request.tenant, request.user, ahead=ahead)
+
+
+def place(pool: Pool, tier: int, tenant: str, user: str, *, ahead: int) -> int:
+    """Place in the line of a request with `ahead` requests of its own flow before it.
+
+    Under fair queueing this flow gets its share of what its tier releases, so that many requests
+    of others go between two of its own; it is an estimate, not a promise.
+    """
     queue = pool.queues[tier]
-    return above + min(queue.count, ahead_in_flow * max(1, queue.active_users) + 1)
+    above = 0
+    for rank in range(tier):
+        above += pool.queues[rank].count
+    turns = math.ceil((ahead + 1) / queue.share(tenant, user) - 1e-9)
+    return above + min(max(queue.count, ahead + 1), turns)
 
 
-def wait_s(pool: Pool, place: int, now: float) -> float | None:
-    """Expected wait at `place` from the measured drain rate; None before anything drained."""
+def wait_s(pool: Pool, in_line: int, now: float) -> float | None:
+    """Expected wait at this place from the measured drain rate; None before anything drained."""
     rate = pool.drain_rate.per_s(now)
-    return place / rate if rate > 0.0 else None
+    return in_line / rate if rate > 0.0 else None
 
 
-def retry_after_s(pool: Pool | None, place: int, now: float, bounds: Bounds) -> float:
+def is_hopeless(pool: Pool, waiting: Waiting, now: float) -> bool:
+    """Whether a request that has just begun to wait would most likely not be served in time.
+
+    Remembers the wait that was expected, so that the forecast learns from what comes of it.
+    """
+    waiting.expected_s = wait_s(pool, position(pool, waiting), now)
+    if waiting.expected_s is None or waiting.request.is_continuation:
+        return False
+    lower_s = pool.forecasts[waiting.request.tier].lower(waiting.expected_s)
+    return lower_s is not None and now + lower_s > waiting.deadline
+
+
+def retry_after_s(pool: Pool | None, in_line: int, now: float, bounds: Bounds) -> float:
     """Seconds after which a refused client has a chance, whole, 1 .. `retry_after_s_max`."""
-    expected_s = wait_s(pool, place, now) if pool is not None else None
+    expected_s = wait_s(pool, in_line, now) if pool is not None else None
     if expected_s is None:
         return bounds.retry_after_s_max
     return float(min(bounds.retry_after_s_max, max(RETRY_AFTER_S_MIN, math.ceil(expected_s))))

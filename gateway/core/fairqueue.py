@@ -8,155 +8,118 @@ is the start tag of the last grant and never goes back. A flow that becomes back
 refund takes it no further back than the virtual time of that moment. The same rule runs twice:
 tenants share the tier, users share their tenant.
 
-A user's requests are ordered by arrival. What a replica can serve is a matter of the request's
-*eligibility class* (model, size, replicas it must avoid), so every heap exists once per class: the
-best request for a class is found in O(log n), and a class that fits nowhere blocks no other.
+The rest of a broken stream goes before all of them: its client has been served once already.
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gateway.core.flows import Flow, Lane, WaitHeap, Waiting
 from gateway.core.heap import KeyedHeap
-from gateway.core.messages import Request
+from gateway.core.kinds import Kind
 from gateway.core.policy import Policy
 
-
-class EligibilityClass(NamedTuple):
-    """Requests that the same replicas can take: same model, similar size, same exclusions."""
-
-    model: str
-    size: int
-    """Floor of log4 of the KV tokens it will need."""
-    sequences: int
-    excluded: frozenset[str]
-
-
-def class_of(request: Request, kv_tokens: int) -> EligibilityClass:
-    """The class of `request`, which will hold `kv_tokens` at its end; 0 counts as 1."""
-    size = (max(1, kv_tokens).bit_length() - 1) // 2
-    return EligibilityClass(request.model, size, request.sequences, request.excluded)
-
-
-class Waiting:
-    """A request in the queue, with what was predicted for it when it came."""
-
-    __slots__ = ("cost", "deadline", "kind", "order", "output_tokens", "prompt_tokens", "request")
-
-    def __init__(
-        self,
-        request: Request,
-        *,
-        kind: EligibilityClass,
-        order: tuple[float, int],
-        cost: float,
-        prompt_tokens: int,
-        output_tokens: int,
-        deadline: float,
-    ) -> None:
-        self.request = request
-        self.kind = kind
-        self.order = order
-        """(arrival instant, sequence number): a retry keeps its place."""
-        self.cost = cost
-        self.prompt_tokens = prompt_tokens
-        self.output_tokens = output_tokens
-        self.deadline = deadline
-
-    @property
-    def kv_tokens(self) -> int:
-        """KV tokens it will hold at its end, prompt and predicted output of every sequence."""
-        return (self.prompt_tokens + self.output_tokens) * self.request.sequences
-
-
-class UserFlow:
-    """The waiting requests of one user of one tenant in one tier."""
-
-    __slots__ = ("cost", "count", "entered", "name", "queues", "start", "weight")
-
-    def __init__(self, name: str, weight: float) -> None:
-        self.name = name
-        self.weight = weight
-        self.start = 0.0
-        self.entered = 0.0
-        """Virtual time when it last became backlogged: no refund takes `start` below this."""
-        self.count = 0
-        self.cost = 0.0
-        self.queues: dict[EligibilityClass, KeyedHeap[Waiting]] = {}
-
-
-class TenantFlow:
-    """The users of one tenant that have, or had, something to do with this tier."""
-
-    __slots__ = ("count", "entered", "name", "queues", "start", "users", "virtual", "weight")
-
-    def __init__(self, name: str, weight: float) -> None:
-        self.name = name
-        self.weight = weight
-        self.start = 0.0
-        self.entered = 0.0
-        self.virtual = 0.0
-        self.count = 0
-        self.users: dict[str, UserFlow] = {}
-        self.queues: dict[EligibilityClass, KeyedHeap[UserFlow]] = {}
+Rank = tuple[float, float, float, int]
+SWEEP_SLACK = 64
+"""Idle flows are looked for when so many more were made than were kept at the last look."""
 
 
 class FairQueue:
     """The waiting requests of one tier of one pool, in fair order."""
 
     __slots__ = (
-        "_head_costs", "active_users", "classes", "count", "policy", "tenants", "virtual",
+        "_by_prefix", "_head_costs", "_heavy", "_kept", "_made", "_number", "_policy",
+        "active_users", "active_weight", "classes", "count", "front", "kv_tokens", "tenants",
+        "virtual",
     )  # fmt: skip
 
     def __init__(self, policy: Policy) -> None:
-        self.policy = policy
+        self._policy = policy
+        self._by_prefix = policy.within_user == "prefix"
+        self._head_costs: tuple[float, float] | None = None
+        self._heavy: KeyedHeap[tuple[Flow, Flow]] | None = None
+        self._kept = 0
+        self._made = 0
+        self._number = 0
         self.virtual = 0.0
         self.count = 0
+        self.kv_tokens = 0
+        """What all that waits here will hold at its end."""
         self.active_users = 0
         """Users of whom something waits here."""
-        self._head_costs: tuple[float, float] | None = None
-        self.tenants: dict[str, TenantFlow] = {}
-        self.classes: dict[EligibilityClass, KeyedHeap[TenantFlow]] = {}
+        self.active_weight = 0.0
+        """Weights of the tenants of whom something waits here."""
+        self.tenants: dict[str, Flow] = {}
+        self.classes: dict[Kind, Lane] = {}
+        self.front: dict[Kind, WaitHeap] = {}
+        """Continuations, before everybody else."""
 
     def __iter__(self) -> Iterator[Waiting]:
-        for tenant in self.tenants.values():
-            for user in tenant.users.values():
-                for queue in user.queues.values():
-                    yield from queue.items()
+        for root in self.classes.values():
+            for tenant in root.lanes.values():
+                for user in tenant.lanes.values():
+                    yield from user.requests
+        for heap in self.front.values():
+            yield from heap
+
+    # What waits.
 
     def push(self, waiting: Waiting) -> None:
-        """Add a request to its flow. O(log n)."""
-        tenant = self._tenant(waiting.request.tenant)
-        user = self._user(tenant, waiting.request.user)
-        if tenant.count == 0:
-            tenant.entered = self.virtual
-            tenant.start = max(tenant.start, self.virtual)
-        if user.count == 0:
-            self.active_users += 1
-            user.entered = tenant.virtual
-            user.start = max(user.start, tenant.virtual)
+        """Add a request that has its ticket to its flow. O(log n)."""
+        request = waiting.request
+        tenant, user = self._flows(request.tenant, request.user)
+        if not user.count:
+            self._wake(tenant, user)
         tenant.count += 1
         user.count += 1
-        user.cost += waiting.cost
         self.count += 1
         self._head_costs = None
+        self.kv_tokens += waiting.kv_tokens
         kind = waiting.kind
-        if kind not in user.queues:
-            user.queues[kind] = KeyedHeap()
-            if kind not in tenant.queues:
-                tenant.queues[kind] = KeyedHeap()
-                self.classes.setdefault(kind, KeyedHeap()).set(tenant, tenant.start)
-            tenant.queues[kind].set(user, user.start)
-        user.queues[kind].set(waiting, waiting.order)
+        root = self.classes.get(kind)
+        if root is None:
+            root = self.classes[kind] = Lane(None, None, kind)
+        lane = self._lane(self._lane(root, tenant), user)
+        waiting.lane = lane
+        if request.is_continuation:
+            self._front(kind).push(waiting.key, waiting)
+        else:
+            user.cost += waiting.cost
+            lane.requests.push(waiting.key, waiting)
+            lane.last_key = max(lane.last_key, waiting.key)
+            if lane.groups is not None:
+                first = request.prefix[0] if request.prefix else 0
+                lane.groups.setdefault(first, WaitHeap()).push(waiting.key, waiting)
+        lane.count += 1
+        lane.parent.count += 1  # type: ignore[union-attr]  # a user's lane has a tenant's
+        root.count += 1
+        if self._heavy is not None:
+            self._heavy.set((tenant, user), -user.cost / (user.weight * tenant.weight))
 
-    def head(self, kind: EligibilityClass) -> Waiting | None:
+    def head(self, kind: Kind) -> Waiting | None:
         """The request that is next among those of class `kind`; it stays where it is."""
-        tenants = self.classes.get(kind)
-        tenant = tenants.first() if tenants else None
-        if tenant is None:
+        if self.front:
+            heap = self.front.get(kind)
+            first = heap.first() if heap is not None else None
+            if first is not None:
+                return first
+        root = self.classes.get(kind)
+        if root is None:
             return None
-        user = tenant.queues[kind].first()
+        tenant = root.first()
+        assert tenant is not None, "a class is kept only while something of it waits"
+        user = tenant.first()
         assert user is not None, "a tenant is listed only while one of its users waits"
-        return user.queues[kind].first()
+        return user.requests.first()
+
+    def rank(self, waiting: Waiting) -> Rank:
+        """Sort key of `waiting` among the heads of all classes; the smallest is served first."""
+        if waiting.request.is_continuation:
+            return (float("-inf"), 0.0, waiting.key, waiting.sequence)
+        user, tenant = _flows_of(waiting)
+        return (tenant.start, user.start, waiting.key, waiting.sequence)
 
     def head_costs(self) -> tuple[float, float]:
         """(smallest, largest) cost among the heads of all classes; something must wait."""
@@ -166,65 +129,44 @@ class FairQueue:
             self._head_costs = min(costs), max(costs)
         return self._head_costs
 
-    def rank(self, waiting: Waiting) -> tuple[float, float, tuple[float, int]]:
-        """Sort key of `waiting` among the heads of all classes; the smallest is served first."""
-        tenant = self.tenants[waiting.request.tenant]
-        return (tenant.start, tenant.users[waiting.request.user].start, waiting.order)
-
     def take(self, waiting: Waiting) -> None:
         """Release `waiting`: remove it and charge its flow the estimated cost."""
-        tenant = self.tenants[waiting.request.tenant]
-        user = tenant.users[waiting.request.user]
+        user, tenant = _flows_of(waiting)
         self.virtual = max(self.virtual, tenant.start)
         tenant.virtual = max(tenant.virtual, user.start)
         self._unlink(waiting, tenant, user)
         self._charge(tenant, user, waiting.cost)
-        self._forget_idle(tenant, user)
 
     def remove(self, waiting: Waiting) -> None:
         """Remove `waiting` without charge: cancelled, expired or evicted."""
-        tenant = self.tenants[waiting.request.tenant]
-        user = tenant.users[waiting.request.user]
+        user, tenant = _flows_of(waiting)
         self._unlink(waiting, tenant, user)
-        self._forget_idle(tenant, user)
+
+    # What is charged.
+
+    def pass_by(self, waiting: Waiting) -> None:
+        """Charge a request that is released at once, as if it had waited for no time."""
+        request = waiting.request
+        tenant, user = self._flows(request.tenant, request.user)
+        _enter(tenant, self.virtual)
+        self.virtual = tenant.start
+        _enter(user, tenant.virtual)
+        tenant.virtual = user.start
+        self._charge(tenant, user, waiting.cost)
 
     def settle(self, tenant_name: str, user_name: str, difference: float) -> None:
         """Correct an earlier charge by `difference` (negative: a refund) on both levels."""
         tenant = self.tenants.get(tenant_name)
-        if tenant is None:
+        user = tenant.users.get(user_name) if tenant is not None else None
+        if user is None:
             if difference <= 0.0:
-                return  # forgotten: whoever has no tag has nothing to be refunded
-            tenant = self._tenant(tenant_name)
-            tenant.start = tenant.entered = self.virtual
-        user = tenant.users.get(user_name)
-        if user is None and difference > 0.0:
-            user = self._user(tenant, user_name)
-            user.start = user.entered = tenant.virtual
+                # Forgotten: whoever has no tag has nothing to be refunded.
+                if tenant is not None:
+                    self._charge(tenant, None, difference)
+                return
+            tenant, user = self._flows(tenant_name, user_name)
+        assert tenant is not None
         self._charge(tenant, user, difference)
-        self._forget_idle(tenant, user)
-
-    def newest(self, tenant_name: str, user_name: str) -> Waiting:
-        """The request of this flow that came last."""
-        user = self.tenants[tenant_name].users[user_name]
-        return max(
-            (waiting for queue in user.queues.values() for waiting in queue.items()),
-            key=lambda waiting: waiting.order,
-        )
-
-    def user_count(self, tenant_name: str, user_name: str) -> int:
-        """Requests of this user waiting here."""
-        tenant = self.tenants.get(tenant_name)
-        user = tenant.users.get(user_name) if tenant else None
-        return user.count if user else 0
-
-    def heaviest(self) -> tuple[float, str, str]:
-        """(waiting cost over weight, tenant, user) of the largest flow. O(flows); when full."""
-        return max(
-            (user.cost / (user.weight * tenant.weight), tenant.name, user.name)
-            for tenant in self.tenants.values()
-            for user in tenant.users.values()
-            if user.count
-        )
 
     def debts(self) -> list[tuple[str, str, float, float]]:
         """(tenant, user, tenant's lead, user's lead over virtual time), to survive a regroup."""
@@ -236,60 +178,213 @@ class FairQueue:
 
     def adopt_debt(self, debt: tuple[str, str, float, float]) -> None:
         """Let a flow keep the lead it had in another queue."""
-        tenant = self._tenant(debt[0])
-        user = self._user(tenant, debt[1])
+        tenant, user = self._flows(debt[0], debt[1])
         tenant.start = max(tenant.start, self.virtual + debt[2])
         user.start = max(user.start, tenant.virtual + debt[3])
-        self._forget_idle(tenant, user)
 
-    def _charge(self, tenant: TenantFlow, user: UserFlow | None, cost: float) -> None:
+    def snapshot(self) -> dict[str, Any]:
+        """Virtual time, counters, and the largest flows as they were last ranked."""
+        heavy = None
+        if self._heavy is not None:
+            heavy = [
+                [tenant.name, user.name, self._heavy.key_of((tenant, user))]
+                for tenant, user in self._heavy.in_order()
+                if (known := self.tenants.get(tenant.name)) is tenant
+                and known.users.get(user.name) is user
+            ]
+        return {
+            "virtual": self.virtual, "number": self._number, "kept": self._kept,
+            "made": self._made, "heavy": heavy,
+        }  # fmt: skip
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        """Go on from what `snapshot` gave; the flows are there already."""
+        self.virtual = float(data["virtual"])
+        self._number, self._kept, self._made = data["number"], data["kept"], data["made"]
+        self._heavy = None
+        if data["heavy"] is not None:
+            self._heavy = KeyedHeap()
+            for tenant_name, user_name, key in data["heavy"]:
+                tenant = self.tenants[tenant_name]
+                self._heavy.set((tenant, tenant.users[user_name]), key)
+
+    # Who is here.
+
+    def user_count(self, tenant_name: str, user_name: str) -> int:
+        """Requests of this user waiting here."""
+        tenant = self.tenants.get(tenant_name)
+        user = tenant.users.get(user_name) if tenant else None
+        return user.count if user else 0
+
+    def share(self, tenant_name: str, user_name: str) -> float:
+        """Share of this user in what is served, 0..1, if it waited among those who wait now."""
+        policy = self._policy
+        tenant = self.tenants.get(tenant_name)
+        user = tenant.users.get(user_name) if tenant else None
+        tenant_weight = policy.tenant_weight(tenant_name)
+        user_weight = policy.user_weight(tenant_name, user_name)
+        tenants, users = self.active_weight, tenant.active_weight if tenant else 0.0
+        if tenant is None or not tenant.count:
+            tenants += tenant_weight
+        if user is None or not user.count:
+            users += user_weight
+        return tenant_weight / tenants * user_weight / users
+
+    def heaviest(self) -> tuple[float, Flow, Flow]:
+        """(waiting cost over weight, tenant, user) of the largest flow; something must wait."""
+        if self._heavy is None:
+            self._heavy = KeyedHeap()
+            for tenant in self.tenants.values():
+                for user in tenant.users.values():
+                    if user.count:
+                        key = -user.cost / (user.weight * tenant.weight)
+                        self._heavy.set((tenant, user), key)
+        while True:
+            # Its key is an upper bound: what was taken since is seen only now.
+            found = self._heavy.first()
+            assert found is not None, "something waits"
+            tenant, user = found
+            key = -user.cost / (user.weight * tenant.weight)
+            if not user.count:
+                self._heavy.discard(found)
+            elif self._heavy.key_of(found) == key:
+                return -key, tenant, user
+            else:
+                self._heavy.set(found, key)
+
+    def _flows(self, tenant_name: str, user_name: str) -> tuple[Flow, Flow]:
+        tenant = self.tenants.get(tenant_name)
+        if tenant is None:
+            tenant = Flow(tenant_name, self._policy.tenant_weight(tenant_name))
+            tenant.start = tenant.entered = self.virtual
+            self.tenants[tenant_name] = tenant
+        user = tenant.users.get(user_name)
+        if user is None:
+            user = Flow(user_name, self._policy.user_weight(tenant_name, user_name))
+            user.start = user.entered = tenant.virtual
+            tenant.users[user_name] = user
+            self._made += 1
+            if self._made > 2 * self._kept + SWEEP_SLACK:
+                self._sweep(user)
+        return tenant, user
+
+    def _wake(self, tenant: Flow, user: Flow) -> None:
+        """Something of `user` begins to wait."""
+        if not tenant.count:
+            self.active_weight += tenant.weight
+            _enter(tenant, self.virtual)
+        self.active_users += 1
+        tenant.active_weight += user.weight
+        _enter(user, tenant.virtual)
+
+    def _lane(self, parent: Lane, flow: Flow) -> Lane:
+        lane = parent.lanes.get(flow)
+        if lane is None:
+            lane = parent.lanes[flow] = flow.lanes[parent.kind] = Lane(flow, parent, parent.kind)
+            if self._by_prefix:
+                lane.groups = {}
+            self._list(lane)
+        return lane
+
+    def _list(self, lane: Lane) -> None:
+        assert lane.parent is not None
+        self._number += 1
+        lane.parent.enlist(lane, self._number)
+
+    def _front(self, kind: Kind) -> WaitHeap:
+        return self.front.setdefault(kind, WaitHeap())
+
+    def _charge(self, tenant: Flow, user: Flow | None, cost: float) -> None:
         self._head_costs = None
-        if user is not None:
-            user.start = max(user.entered, user.start + cost / user.weight)
-            for kind in user.queues:
-                tenant.queues[kind].set(user, user.start)
-        tenant.start = max(tenant.entered, tenant.start + cost / tenant.weight)
-        for kind in tenant.queues:
-            self.classes[kind].set(tenant, tenant.start)
+        if user is not None and user.charge(cost):
+            for lane in user.lanes.values():
+                self._list(lane)
+        if tenant.charge(cost):
+            for lane in tenant.lanes.values():
+                self._list(lane)
 
-    def _unlink(self, waiting: Waiting, tenant: TenantFlow, user: UserFlow) -> None:
-        kind = waiting.kind
-        queue = user.queues[kind]
-        queue.discard(waiting)
+    def _unlink(self, waiting: Waiting, tenant: Flow, user: Flow) -> None:
+        lane = waiting.lane
+        assert lane is not None
+        parent = lane.parent
+        assert parent is not None
+        root = parent.parent
+        assert root is not None
+        waiting.lane = None
+        waiting.ticket = 0
         tenant.count -= 1
         user.count -= 1
-        if user.count == 0:
-            self.active_users -= 1
-        user.cost = user.cost - waiting.cost if user.count else 0.0
         self.count -= 1
         self._head_costs = None
-        if queue:
-            return
-        del user.queues[kind]
-        tenant.queues[kind].discard(user)
-        if tenant.queues[kind]:
-            return
-        del tenant.queues[kind]
-        self.classes[kind].discard(tenant)
-        if not self.classes[kind]:
-            del self.classes[kind]
+        self.kv_tokens -= waiting.kv_tokens
+        if not waiting.request.is_continuation:
+            user.cost -= waiting.cost
+        if not user.count:
+            self._rest(tenant, user)
+        self._left_heap(waiting, lane)
+        lane.count -= 1
+        parent.count -= 1
+        root.count -= 1
+        if not lane.count:
+            del parent.lanes[user], user.lanes[lane.kind]
+            if not parent.count:
+                del root.lanes[tenant], tenant.lanes[lane.kind]
+                if not root.count:
+                    del self.classes[lane.kind]
 
-    def _forget_idle(self, tenant: TenantFlow, user: UserFlow | None) -> None:
+    def _left_heap(self, waiting: Waiting, lane: Lane) -> None:
+        request = waiting.request
+        if request.is_continuation:
+            heap = self.front[lane.kind]
+            heap.left()
+            if not heap.live:
+                del self.front[lane.kind]
+            return
+        lane.requests.left()
+        if lane.groups is not None:
+            first = request.prefix[0] if request.prefix else 0
+            group = lane.groups[first]
+            group.left()
+            if not group.live:
+                del lane.groups[first]
+
+    def _rest(self, tenant: Flow, user: Flow) -> None:
+        """Nothing of `user` waits any more."""
+        user.cost = 0.0
+        self.active_users -= 1
+        tenant.active_weight -= user.weight
+        if not tenant.count:
+            tenant.active_weight = 0.0
+            self.active_weight -= tenant.weight
+            if not self.count:
+                self.active_weight = 0.0
+                self._heavy = None
+
+    def _sweep(self, newcomer: Flow) -> None:
         """Drop flows whose tag a newcomer would get anyway."""
-        if user is not None and user.count == 0 and user.start <= tenant.virtual:
-            del tenant.users[user.name]
-        if tenant.count == 0 and not tenant.users and tenant.start <= self.virtual:
-            del self.tenants[tenant.name]
+        kept = 0
+        for tenant in list(self.tenants.values()):
+            for user in list(tenant.users.values()):
+                if user.count or user is newcomer or user.start > tenant.virtual:
+                    kept += 1
+                else:
+                    del tenant.users[user.name]
+            if not tenant.users and tenant.start <= self.virtual:
+                del self.tenants[tenant.name]
+        self._kept, self._made = kept, 0
 
-    def _tenant(self, name: str) -> TenantFlow:
-        tenant = self.tenants.get(name)
-        if tenant is None:
-            tenant = self.tenants[name] = TenantFlow(name, self.policy.tenant_weight(name))
-        return tenant
 
-    def _user(self, tenant: TenantFlow, name: str) -> UserFlow:
-        user = tenant.users.get(name)
-        if user is None:
-            weight = self.policy.user_weight(tenant.name, name)
-            user = tenant.users[name] = UserFlow(name, weight)
-        return user
+def _flows_of(waiting: Waiting) -> tuple[Flow, Flow]:
+    """(user, tenant) of a request that waits."""
+    lane = waiting.lane
+    assert lane is not None
+    assert lane.flow is not None
+    assert lane.parent is not None
+    assert lane.parent.flow is not None
+    return lane.flow, lane.parent.flow
+
+
+def _enter(flow: Flow, virtual: float) -> None:
+    """A flow becomes backlogged at virtual time `virtual`."""
+    flow.entered = virtual
+    flow.start = max(flow.start, virtual)

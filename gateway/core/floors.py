@@ -8,35 +8,55 @@ never runs.
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from gateway.core.policy import Policy
+
+
+class Backlog(Protocol):
+    """A tier's queue, of which only the length counts here."""
+
+    count: int
 
 
 class Floors:
     """One deficit per tier, in the policy's cost unit; below zero where more was spent."""
 
-    __slots__ = ("_policy", "deficits")
+    __slots__ = ("_min_shares", "deficits", "may_owe")
 
     def __init__(self, policy: Policy) -> None:
-        self._policy = policy
+        self._min_shares = [tier.min_share for tier in policy.tiers]
+        self.may_owe = any(self._min_shares)
+        """False: no tier has a floor, and nothing here is of use."""
         self.deficits = [0.0] * len(policy.tiers)
 
-    def released(self, tier: int, cost: float, backlog: Sequence[int]) -> None:
-        """`tier` released `cost`; `backlog[q]` requests wait in tier q after that."""
-        self._grow(tier, cost, backlog)
-        for rank, count in enumerate(backlog):
-            if not count:
-                self.deficits[rank] = min(self.deficits[rank], 0.0)
-        deficit = self.deficits[tier]
-        self.deficits[tier] = min(deficit, max(0.0, deficit - cost))
+    def released(self, tier: int, cost: float, queues: Sequence[Backlog]) -> None:
+        """`tier` released `cost`; `queues[q].count` requests wait in tier q after that."""
+        if not self.may_owe:
+            return
+        deficits = self.deficits
+        for rank, queue in enumerate(queues):
+            deficit = deficits[rank]
+            if rank == tier:
+                deficit = min(deficit, max(0.0, deficit - cost))
+            elif queue.count:
+                deficit += self._min_shares[rank] * cost
+            if not queue.count and deficit > 0.0:
+                deficit = 0.0
+            deficits[rank] = deficit
 
     def settled(
-        self, tier: int, difference: float, backlog: Sequence[int], *, was_owed: bool
+        self, tier: int, difference: float, queues: Sequence[Backlog], *, was_owed: bool
     ) -> None:
         """A release of `tier` cost `difference` more (negative: less) than was thought."""
-        self._grow(tier, difference, backlog)
+        if not self.may_owe:
+            return
+        deficits, shares = self.deficits, self._min_shares
+        for rank, queue in enumerate(queues):
+            if queue.count and rank != tier:
+                deficits[rank] += shares[rank] * difference
         if was_owed:
-            self.deficits[tier] -= difference
+            deficits[tier] -= difference
 
     def cap(self, tier: int, cost: float) -> None:
         """A tier that could not be served must not save up more than one request of `cost`."""
@@ -46,8 +66,3 @@ class Floors:
         """Whether the floor lets a request of `tier` that costs this much go first now."""
         deficit = self.deficits[tier]
         return deficit > 0.0 and deficit >= cost
-
-    def _grow(self, tier: int, cost: float, backlog: Sequence[int]) -> None:
-        for rank, count in enumerate(backlog):
-            if count and rank != tier:
-                self.deficits[rank] += self._policy.tiers[rank].min_share * cost

@@ -21,23 +21,34 @@ def freeness(replica: Replica, headroom: Sequence[float], tier: int) -> float:
     """
     if not replica.is_usable:
         return float("-inf")
-    slots = replica.slots or SLOTS_UNKNOWN
-    capacity, used = _capacity_and_use(replica, slots, tier)
-    ledger = replica.ledger
-    for rank, present in enumerate(ledger.by_tier):
+    known = replica.scores.get(tier)
+    if known is not None:
+        return known
+    capacity, used = capacity_and_use(replica, tier)
+    for rank, present in enumerate(replica.ledger.by_tier):
         if present:
             used += headroom[rank] * capacity
-    if used <= capacity:
-        free = (capacity - used) / max(1, replica.occupied)
-    else:
-        free = (capacity - used) / capacity
-    return free * slots / capacity * replica.weight if free > 0 else free * slots / capacity
+    found = replica.scores[tier] = score(replica, capacity, used, replica.occupied)
+    return found
 
 
-def _capacity_and_use(replica: Replica, slots: int, tier: int) -> tuple[float, float]:
+def score(replica: Replica, capacity: float, used: float, occupied: int) -> float:
+    """Normalised freeness from (M, V) and the number of sequences there."""
+    slots = replica.slots or SLOTS_UNKNOWN
+    free = capacity - used
+    if free <= 0:
+        return free * slots / (capacity * capacity)
+    # The weight says how fast it is for its slots, so that it scales what is free.
+    return free / max(1, occupied) * slots / capacity * replica.weight
+
+
+def capacity_and_use(replica: Replica, tier: int) -> tuple[float, float]:
     """(M, V without headroom) in KV tokens, or in slots where the engine reports no KV."""
-    ledger = replica.ledger
-    if replica.kv_capacity_tokens is None:
-        return float(slots), float(replica.occupied)
-    lower = sum(ledger.unstarted_kv_by_tier[tier + 1 :])
-    return float(replica.kv_capacity_tokens), max(0.0, replica.kv_tokens - lower)
+    capacity = replica.kv_capacity_tokens
+    if capacity is None:
+        return float(replica.slots or SLOTS_UNKNOWN), float(replica.occupied)
+    used = replica.kv_tokens
+    unstarted = replica.ledger.unstarted_kv_by_tier
+    for rank in range(tier + 1, len(unstarted)):
+        used -= unstarted[rank]
+    return float(capacity), max(0.0, used)

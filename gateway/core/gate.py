@@ -9,10 +9,11 @@ Ceilings never increase with the tier's rank: tier p is open only where all tier
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
-from gateway.core.fairqueue import Waiting
-from gateway.core.policy import Policy, Tier
+from gateway.core.flows import Waiting
+from gateway.core.policy import Policy
 from gateway.core.replica import Replica
 
 ROUNDING = 1e-9
@@ -27,92 +28,166 @@ class Closed(StrEnum):
     QUEUE = "queue"
     SPEED = "speed"
     HEADROOM = "headroom"
+    LIMIT = "limit"
+    WARM_UP = "warm_up"
+    RESERVED = "reserved"
     PREFILL = "prefill"
     KV = "kv"
+    ELSEWHERE = "elsewhere"
+    """The replica does not serve its model, or has failed this very request."""
 
 
-class View:
-    """The figures of one replica that all its gates judge, computed once."""
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """What one tier may find on a replica and still join; never higher than the tier before."""
 
-    __slots__ = ("bridged", "now", "occupied", "replica", "slots", "waiting")
-
-    def __init__(self, replica: Replica, now: float) -> None:
-        self.replica = replica
-        self.now = now
-        self.slots = replica.slots
-        self.occupied = replica.occupied
-        self.waiting = replica.waiting
-        bridged_s = replica.round_trip_s + replica.step_s
-        self.bridged = math.ceil(replica.release_rate.per_s(now) * bridged_s - ROUNDING)
-        """Requests that end there within one round trip and one engine step."""
+    queue_limit: int
+    tpot_s: float
+    prefill_s: float
 
 
-def open_tiers(replica: Replica, policy: Policy, reserved: Sequence[float], now: float) -> int:
-    """How many tiers, from tier 0 down, may release one ordinary request on `replica` now.
-
-    `reserved[p]` is the share of the replica kept for the tiers above p, 0..1.
-    """
-    if not replica.is_usable or now < replica.busy_until:
-        return 0
-    if policy.release_at_once:
-        return len(policy.tiers)
-    view = View(replica, now)
-    for rank, tier in enumerate(policy.tiers):
-        if closed_by(view, policy, tier, reserved[rank]) is not None:
-            return rank
-    return len(policy.tiers)
+def ceilings(policy: Policy) -> tuple[Ceiling, ...]:
+    """The ceilings of all tiers by rank."""
+    found: list[Ceiling] = []
+    queue_limit, tpot_s, prefill_s = 1 << 30, math.inf, math.inf
+    for tier in policy.tiers:
+        queue_limit = min(queue_limit, tier.queue_limit)
+        tpot_s = min(tpot_s, tier.tpot_limit_ms / 1e3)
+        prefill_s = min(prefill_s, tier.prefill_limit_s)
+        found.append(Ceiling(queue_limit, tpot_s, prefill_s))
+    return tuple(found)
 
 
-def closed_by(view: View, policy: Policy, tier: Tier, reserved: float) -> Closed | None:
-    """The first condition that shuts the gate for an ordinary request of `tier`, or None."""
-    replica, slots, occupied = view.replica, view.slots, view.occupied
-    if view.waiting >= allowance(tier, view.bridged):
-        # A limit of 0 still means: into a free slot with nothing waiting.
-        has_room = tier.queue_limit == 0 if slots is None else occupied < slots
-        if view.waiting > 0 or not has_room:
-            return Closed.QUEUE
-    if occupied == 0:
+class Gates:
+    """The gates of one pool: its policy, and the share of each replica kept from each tier."""
+
+    __slots__ = ("_is_adaptive", "_is_bridging", "_static_limit", "ceilings", "policy", "reserved")
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.ceilings = ceilings(policy)
+        self._is_bridging = policy.allowance == "bridge"
+        self._is_adaptive = policy.limiter == "adaptive"
+        self._static_limit = math.inf if policy.inflight_limit is None else policy.inflight_limit
+        self.reserved: tuple[float, ...] = (0.0,) * len(policy.tiers)
+        """Share, 0..1, kept from tier p for the tiers above it."""
+
+    def open_tiers(self, replica: Replica, now: float) -> int:
+        """How many tiers, from tier 0 down, may release one ordinary request on `replica`."""
+        if not replica.is_usable or now < replica.busy_until:
+            return 0
+        last = len(self.ceilings)
+        if self.policy.release_at_once:
+            return last
+        if now >= replica.fresh_until and not replica.is_stale:
+            replica.go_stale()
+        waiting = replica.waiting
+        replica.has_queue = waiting > 0
+        if self.closed_by(replica, last - 1, waiting, now) is None:
+            return last
+        for tier in range(last - 1):
+            if self.closed_by(replica, tier, waiting, now) is not None:
+                return tier
+        return last - 1
+
+    def closed_by(self, replica: Replica, tier: int, waiting: int, now: float) -> Closed | None:
+        """The first condition that shuts a usable replica to an ordinary request of `tier`.
+
+        `waiting` is the replica's own estimate of what waits inside the engine.
+        """
+        occupied = replica.ledger.sequences + replica.foreign
+        slots = replica.slots
+        ceiling = self.ceilings[tier]
+        if waiting or ceiling.queue_limit == 0:
+            # A limit of 0 still means: into a free slot with nothing waiting.
+            is_full = slots is not None and occupied >= slots
+            if (waiting or is_full) and waiting >= self.allowance(replica, tier, now):
+                return Closed.QUEUE
+        if occupied == 0:
+            return None
+        if slots is not None:
+            away = self.away(replica, slots)[tier]
+            if away and occupied >= slots - away:
+                return Closed.HEADROOM
+        if replica.tpot_s is not None and replica.tpot_s > ceiling.tpot_s:
+            is_idle = occupied < self.policy.min_inflight
+            if not is_idle and replica.tpot_over(ceiling.tpot_s, now):
+                return Closed.SPEED
+        if occupied + 1 > self.limit(replica):
+            return Closed.LIMIT
+        if now < replica.warm_until and occupied >= self.warm_slots(replica, now):
+            return Closed.WARM_UP
         return None
-    if occupied >= policy.min_inflight and replica.tpot_over(tier.tpot_limit_ms / 1e3, view.now):
-        return Closed.SPEED
-    if reserved > 0.0 and slots is not None:
-        away = kept(slots, reserved)
-        if away and occupied >= slots - away:
-            return Closed.HEADROOM
-    return None
+
+    def unfit_by(self, waiting: Waiting, replica: Replica, tier: int, now: float) -> Closed | None:
+        """What keeps this very request, for its size, off a replica whose gate is open; or None."""
+        ledger, cached = replica.ledger, 0
+        if waiting.request.prefix:
+            cached = min(
+                waiting.prompt_tokens, replica.warmth.cached_tokens(waiting.request.prefix)
+            )
+        if ledger.unstarted_prompt_tokens > 0:
+            tokens = ledger.unstarted_prompt_tokens + waiting.prompt_tokens - cached
+            if tokens > self.ceilings[tier].prefill_s * replica.prefill_rate:
+                return Closed.PREFILL
+        if not waiting.kind.decodes:
+            return None
+        occupied = ledger.sequences + replica.foreign
+        if occupied == 0:
+            return None  # an oversize request may pass when nothing else is there
+        capacity = replica.kv_capacity_tokens
+        if capacity is not None:
+            kv_tokens = replica.kv_tokens + waiting.kv_tokens - cached
+            if kv_tokens > capacity * (1 - self.reserved[tier]):
+                return Closed.KV
+        slots = replica.slots
+        sequences = waiting.request.sequences
+        if sequences > 1 and occupied + sequences > self.limit(replica):
+            return Closed.LIMIT
+        if slots is not None and sequences > 1:
+            away = self.away(replica, slots)[tier]
+            spare = 0 if away else self.allowance(replica, tier, now)
+            if occupied + min(sequences, slots) > slots - away + spare:
+                return Closed.HEADROOM
+        return None
+
+    def limit(self, replica: Replica) -> float:
+        """Most sequences on `replica`, beside its slots: as configured, and as its speed allows."""
+        if self._is_adaptive and replica.limit.limit < self._static_limit:
+            return replica.limit.limit
+        return self._static_limit
+
+    def allowance(self, replica: Replica, tier: int, now: float) -> int:
+        """Requests that `tier` may leave waiting in the engine: enough to bridge one round trip.
+
+        At most the tier's `queue_limit`, the upper bound of "Efficient Request Queueing" (2025).
+        """
+        limit = self.ceilings[tier].queue_limit
+        if not self._is_bridging or limit <= 1:
+            return limit
+        bridged_s = replica.round_trip_s + replica.step_s
+        bridged = math.ceil(replica.release_rate.per_s(now) * bridged_s - ROUNDING)
+        return min(limit, bridged) if bridged > 1 else 1
+
+    def away(self, replica: Replica, slots: int) -> tuple[int, ...]:
+        """Slots kept from each tier: rounded up, but every tier can use at least one."""
+        if replica.away is None:
+            replica.away = tuple(
+                min(slots - 1, math.ceil(share * slots - ROUNDING)) for share in self.reserved
+            )
+        return replica.away
+
+    def warm_slots(self, replica: Replica, now: float) -> float:
+        """Sequences that a fresh replica may hold by now; it is filled evenly."""
+        span_s = replica.warm_until - replica.warm_from
+        share = (now - replica.warm_from) / span_s if span_s > 0.0 else 1.0
+        return max(1.0, share * (replica.slots or replica.proven_sequences or 1))
 
 
-def kept(slots: int, reserved: float) -> int:
-    """Slots reserved for the tiers above: rounded up, but every tier can use at least one."""
-    return min(slots - 1, math.ceil(reserved * slots - ROUNDING))
-
-
-def unfit_by(waiting: Waiting, replica: Replica, tier: Tier, *, reserved: float) -> Closed | None:
-    """What keeps this very request, for its size, off a replica whose gate is open; or None."""
-    ledger = replica.ledger
-    if ledger.unstarted_prompt_tokens > 0:
-        prompt_tokens = ledger.unstarted_prompt_tokens + waiting.prompt_tokens
-        if prompt_tokens > tier.prefill_limit_s * replica.prefill_rate:
-            return Closed.PREFILL
-    if replica.occupied == 0:
-        return None  # an oversize request may pass when nothing else is there
-    capacity = replica.kv_capacity_tokens
-    if capacity is not None and replica.kv_tokens + waiting.kv_tokens > capacity * (1 - reserved):
-        return Closed.KV
-    slots = replica.slots
-    sequences = waiting.request.sequences
-    if slots is not None and sequences > 1:
-        away = kept(slots, reserved)
-        spare = tier.queue_limit if away == 0 else 0
-        if replica.occupied + min(sequences, slots) > slots - away + spare:
-            return Closed.HEADROOM
-    return None
-
-
-def allowance(tier: Tier, bridged: int) -> int:
-    """Requests that `tier` may leave waiting in the engine: enough to bridge one round trip.
-
-    At most the tier's `queue_limit`, the upper bound of "Efficient Request Queueing" (2025).
-    """
-    wanted = max(1, bridged)
-    return min(tier.queue_limit, wanted)
+def reserved_shares(headroom: Sequence[float], is_active: Sequence[bool]) -> tuple[float, ...]:
+    """Share of a replica kept from each tier for the active ones above it, 0..1."""
+    total, shares = 0.0, []
+    for share, active in zip(headroom, is_active, strict=True):
+        shares.append(total)
+        total += share if active else 0.0
+    return tuple(shares)

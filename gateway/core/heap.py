@@ -65,6 +65,10 @@ class KeyedHeap(Generic[Item]):
         """All items, in no particular order."""
         return list(self._live)
 
+    def in_order(self) -> list[Item]:
+        """All items, the first to come out first. O(n log n)."""
+        return sorted(self._live, key=self._live.__getitem__)
+
     def key_of(self, item: Item) -> Any:
         """The key that `item` was set to last."""
         return self._live[item][0]

@@ -1,28 +1,35 @@
 """Derives every sum and index of the scheduler again and compares: for tests and simulators.
 
 O(everything) for each call, so never on a hot path. It judges whether the books agree with one
-another; it does not judge whether the decisions were right.
+another and with what was judged last; it does not judge whether the decisions were right.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Hashable, Iterable
 
-from gateway.core.fairqueue import FairQueue, TenantFlow, UserFlow
-from gateway.core.heap import KeyedHeap
+from gateway.core.fairqueue import FairQueue
+from gateway.core.flows import Flow, Lane, WaitHeap, Waiting
+from gateway.core.freeness import freeness
+from gateway.core.kinds import Kind
 from gateway.core.ledger import Grant, Ledger
 from gateway.core.pool import Pool
-from gateway.core.scheduler import Scheduler
+from gateway.core.replica import Replica
+from gateway.core.state import State
+from gateway.core.tally import Tally
+from gateway.core.waitroom import WaitingRoom
 
 
-def check(scheduler: Scheduler) -> None:
+def check(state: State) -> None:
     """Raise AssertionError naming the first sum or index that is off; else do nothing."""
-    _check_pools(scheduler)
-    for pool in scheduler.pools:
+    _check_pools(state)
+    for pool in state.pools:
         _check_pool(pool)
-    _check_waiting(scheduler)
-    _check_grants(scheduler)
+    _check_waiting(state)
+    _check_grants(state)
+    for replica in state.replicas.values():
+        _check_ledger(replica.ledger, len(state.policy.tiers), replica.name)
+        _check_replica(replica, state.pool_by_replica.get(replica.name))
 
 
 def _same(found: object, derived: object, what: str) -> None:
@@ -34,143 +41,313 @@ def _close(found: float, derived: float, what: str) -> None:
     assert is_close, f"{what}: kept {found!r}, derived {derived!r}"
 
 
-def _check_pools(scheduler: Scheduler) -> None:
-    models = Counter(model for pool in scheduler.pools for model in pool.models)
+# --- pools ------------------------------------------------------------------------------------
+
+
+def _check_pools(state: State) -> None:
+    models = Counter(model for pool in state.pools for model in pool.models)
     assert not models or max(models.values()) == 1, "pools: a model is in two of them"
-    for model in models:
-        pool = scheduler.pool_of(model)
-        assert pool is not None, f"pools: {model} has none"
+    _same(set(state.pool_by_model), set(models), "pools: models that can be looked up")
+    for model, pool in state.pool_by_model.items():
         assert model in pool.models, f"pools: {model} is looked up in a stranger"
-    for pool in scheduler.pools:
+    for pool in state.pools:
         served = {
             name: replica
-            for name, replica in scheduler.replicas.items()
+            for name, replica in state.replicas.items()
             if replica.models & pool.models
         }
         _same(pool.replicas, served, "pools: replicas")
-
-
-def _check_waiting(scheduler: Scheduler) -> None:
-    room = scheduler.room
-    placed = [(each, pool) for pool in scheduler.pools for queue in pool.queues for each in queue]
-    queued = [waiting for waiting, _ in placed]
-    ids = Counter(waiting.request.id for waiting in queued)
-    _same(ids, Counter(list(room.requests)), "waiting: ids in the queues")
-    _same(set(room.requests) & set(scheduler.granted), set(), "waiting: ids also granted")
-    for waiting, pool in placed:
-        request = waiting.request
-        _same(room.requests[request.id], waiting, "waiting: object")
-        assert scheduler.pool_of(request.model) is pool, "waiting: in another pool"
-        assert waiting in room.deadlines, "waiting: no deadline"
-        _same(room.deadlines.key_of(waiting), waiting.deadline, "waiting: deadline")
-    _same(len(room.deadlines), len(queued), "waiting: deadlines")
-    _check_heap(room.deadlines, "waiting: deadlines")
-    _same(room.body_bytes, sum(each.request.body_bytes for each in queued), "waiting: bytes")
-    by_user = Counter((each.request.tenant, each.request.user) for each in queued)
-    _same(room.by_user, dict(by_user), "waiting: by user")
+        for name in served:
+            assert state.pool_by_replica[name] is pool, f"pools: {name} is looked up in a stranger"
+    placed = sum(len(pool.replicas) for pool in state.pools)
+    _same(len(state.pool_by_replica), placed, "pools: replicas that can be looked up")
+    for replica in state.replicas.values():
+        is_gone = replica.is_removed and not replica.ledger.grants
+        assert not is_gone, f"pools: {replica.name} is removed, idle, and still known"
 
 
 def _check_pool(pool: Pool) -> None:
-    _same(len(pool.queues), len(pool.policy.tiers), "pool: tiers")
-    _same(len(pool.floors.deficits), len(pool.policy.tiers), "pool: floors")
+    tiers = len(pool.policy.tiers)
+    for kept in (pool.queues, pool.floors.deficits, pool.forecasts, pool.headroom):
+        _same(len(kept), tiers, "pool: tiers")
+    waiting = [each for queue in pool.queues for each in queue]
+    _same(pool.count, len(waiting), "pool: count")
+    slotless = sum(not each.kind.decodes for each in waiting)
+    _same(pool.slotless, slotless, "pool: waiting without need of a slot")
     for tier, queue in enumerate(pool.queues):
         _check_queue(queue)
-        for waiting in queue:
-            _same(waiting.request.tier, tier, "pool: tier of a waiting request")
+        for each in queue:
+            _same(each.request.tier, tier, "pool: tier of a waiting request")
+    for name, replica in pool.open.items():
+        assert pool.replicas.get(name) is replica, f"pool: {name} is open and a stranger"
+    for name, replica in pool.replicas.items():
+        is_listed = name in pool.open or replica.open_tiers == 0
+        assert is_listed, f"pool: {name} is not looked at, and was not judged shut"
+    for each in waiting:
+        _check_kind(pool, each)
+    _check_elders(pool, waiting)
+    _check_shares(pool)
+
+
+def _check_kind(pool: Pool, waiting: Waiting) -> None:
+    request, kind = waiting.request, waiting.kind
+    fitting = {
+        replica.name for replica in pool.replicas.values() if request.model in replica.models
+    }
+    _same(kind.replicas, fitting - request.excluded, f"class of {request.id}: replicas")
+    _same(kind.sequences, request.sequences, f"class of {request.id}: sequences")
+    _same(kind.decodes, request.output_tokens_max != 0, f"class of {request.id}: decodes")
+
+
+def _check_elders(pool: Pool, waiting: Iterable[Waiting]) -> None:
+    if pool.elders is None:
+        return
+    by_kind = _by_kind(each for each in waiting if each.request.tier > 0)
+    heaps = pool.elders._by_kind
+    _same(set(heaps), set(by_kind), "elders: classes")
+    for kind, heap in heaps.items():
+        keys = {each: each.request.arrived_at for each in by_kind[kind]}
+        _check_wait_heap(heap, keys, "elders")
+
+
+def _check_shares(pool: Pool) -> None:
+    shares = pool.shares
+    assert (shares is not None) == (pool.policy.order == "weighted"), "shares: of another order"
+    if shares is None:
+        return
+    for start, entered in zip(shares.starts, shares._entered, strict=True):
+        assert start >= entered, "shares: a tier was refunded below its start"
+        assert entered <= shares.virtual, "shares: a tier entered after virtual time"
+
+
+# --- queues -----------------------------------------------------------------------------------
 
 
 def _check_queue(queue: FairQueue) -> None:
     waiting = list(queue)
     _same(queue.count, len(waiting), "queue: count")
-    if waiting:
-        kept, queue._head_costs = queue.head_costs(), None
+    _same(queue.kv_tokens, sum(each.kv_tokens for each in waiting), "queue: KV tokens")
+    if waiting and queue._head_costs is not None:
+        kept, queue._head_costs = queue._head_costs, None
         _same(kept, queue.head_costs(), "queue: costs of the heads")
     for name, tenant in queue.tenants.items():
         _same(tenant.name, name, "tenant: name")
-        _check_tenant(queue, tenant)
-    _same(queue.count, sum(each.count for each in queue.tenants.values()), "queue: by tenant")
-    users = [user for tenant in queue.tenants.values() for user in tenant.users.values()]
+        assert tenant.start >= tenant.entered, "tenant: refunded below its start"
+        assert tenant.entered <= queue.virtual, "tenant: entered after virtual time"
+        _check_tenant(tenant)
+    tenants = list(queue.tenants.values())
+    users = [user for tenant in tenants for user in tenant.users.values()]
+    _same(queue.count, sum(each.count for each in tenants), "queue: by tenant")
     _same(queue.active_users, sum(user.count > 0 for user in users), "queue: active users")
-    listed = {kind: set(heap.items()) for kind, heap in queue.classes.items()}
-    derived: dict[object, set[TenantFlow]] = {}
+    weight = sum(each.weight for each in tenants if each.count)
+    _close(queue.active_weight, weight, "queue: weights of the active tenants")
+    _same(set(queue.classes), {each.kind for each in waiting}, "queue: classes")
+    for kind, root in queue.classes.items():
+        _check_root(queue, root, kind)
+    _check_front(queue, waiting)
+    _check_heaviest(queue)
+
+
+def _check_tenant(tenant: Flow) -> None:
+    users = list(tenant.users.values())
+    _same(tenant.count, sum(user.count for user in users), "tenant: count")
+    weight = sum(user.weight for user in users if user.count)
+    _close(tenant.active_weight, weight, "tenant: weights of the active users")
+    for user in users:
+        assert user.start >= user.entered, "user: refunded below its start"
+        assert user.entered <= tenant.virtual, "user: entered after virtual time"
+        in_lanes = [each for lane in user.lanes.values() for each in lane.requests]
+        _close(user.cost, sum(each.cost for each in in_lanes), "user: cost")
+        _same(user.count, sum(lane.count for lane in user.lanes.values()), "user: count")
+    _same(tenant.count, sum(lane.count for lane in tenant.lanes.values()), "tenant: by class")
+
+
+def _check_root(queue: FairQueue, root: Lane, kind: Kind) -> None:
+    assert root.flow is None, "lanes: a root belongs to nobody"
+    total = 0
+    for tenant, lane in root.lanes.items():
+        assert queue.tenants.get(tenant.name) is tenant, "lanes: a tenant nobody knows"
+        _check_lane(lane, tenant, root, kind)
+        below = 0
+        for user, own in lane.lanes.items():
+            assert tenant.users.get(user.name) is user, "lanes: a user nobody knows"
+            _check_lane(own, user, lane, kind)
+            _check_requests(queue, own)
+            below += own.count
+        _same(lane.count, below, "lanes: count of a tenant's lane")
+        total += lane.count
+    _same(root.count, total, "lanes: count of a class")
+
+
+def _check_lane(lane: Lane, flow: Flow, parent: Lane, kind: Kind) -> None:
+    assert lane.flow is flow, "lanes: of another flow"
+    assert lane.parent is parent, "lanes: under another parent"
+    assert lane.kind is kind, "lanes: of another class"
+    assert flow.lanes.get(kind) is lane, "lanes: its flow does not know it"
+    assert lane.count > 0, "lanes: an empty one is still listed"
+    listed = [entry for entry in parent.heap if entry[2] is lane and entry[0] == lane.listed_at]
+    assert listed, "lanes: not in its parent's heap"
+    assert lane.listed_at <= flow.start, "lanes: listed behind its flow's tag"
+    _check_heap([entry[:2] for entry in parent.heap], "lanes")
+
+
+def _check_requests(queue: FairQueue, lane: Lane) -> None:
+    plain = list(lane.requests)
+    _check_wait_heap(lane.requests, {each: each.key for each in plain}, "lane")
+    in_front = [each for each in queue.front.get(lane.kind, ()) if each.lane is lane]
+    _same(lane.count, len(plain) + len(in_front), "lanes: count of a user's lane")
+    for each in plain:
+        assert each.lane is lane, "lanes: a request believes it is elsewhere"
+        assert each.kind is lane.kind, "lanes: a request of another class"
+        assert each.key <= lane.last_key, "lanes: a request behind the last"
+    assert (lane.groups is not None) == queue._by_prefix, "groups: of another order"
+    if lane.groups is not None:
+        grouped: dict[int, list[Waiting]] = {}
+        for each in plain:
+            prefix = each.request.prefix
+            grouped.setdefault(prefix[0] if prefix else 0, []).append(each)
+        _same(set(lane.groups), set(grouped), "groups: first blocks")
+        for first, heap in lane.groups.items():
+            _check_wait_heap(heap, {each: each.key for each in grouped[first]}, "groups")
+
+
+def _check_front(queue: FairQueue, waiting: Iterable[Waiting]) -> None:
+    by_kind = _by_kind(each for each in waiting if each.request.is_continuation)
+    _same(set(queue.front), set(by_kind), "front: classes")
+    for kind, heap in queue.front.items():
+        _check_wait_heap(heap, {each: each.key for each in by_kind[kind]}, "front")
+
+
+def _check_heaviest(queue: FairQueue) -> None:
+    heavy = queue._heavy
+    if heavy is None:
+        return
     for tenant in queue.tenants.values():
-        for kind in tenant.queues:
-            derived.setdefault(kind, set()).add(tenant)
-    _same(listed, derived, "queue: tenants by class")
-    for kind, heap in queue.classes.items():
-        _check_heap(heap, "queue: class")
-        for tenant in heap.items():
-            _same(heap.key_of(tenant), tenant.start, f"tenant: key in {kind}")
+        for user in tenant.users.values():
+            if user.count:
+                bound = -user.cost / (user.weight * tenant.weight)
+                assert (tenant, user) in heavy, "heaviest: somebody who waits is not in it"
+                is_bound = heavy.key_of((tenant, user)) <= bound + 1e-6
+                assert is_bound, "heaviest: somebody is heavier than is known"
 
 
-def _check_tenant(queue: FairQueue, tenant: TenantFlow) -> None:
-    assert tenant.start >= tenant.entered, "tenant: refunded below its start"
-    assert tenant.entered <= queue.virtual, "tenant: entered after virtual time"
-    _same(tenant.count, sum(user.count for user in tenant.users.values()), "tenant: count")
-    derived: dict[object, set[UserFlow]] = {}
-    for user in tenant.users.values():
-        _check_user(tenant, user)
-        for kind in user.queues:
-            derived.setdefault(kind, set()).add(user)
-    listed = {kind: set(heap.items()) for kind, heap in tenant.queues.items()}
-    _same(listed, derived, "tenant: users by class")
-    for kind, heap in tenant.queues.items():
-        _check_heap(heap, "tenant: class")
-        for user in heap.items():
-            _same(heap.key_of(user), user.start, f"user: key in {kind}")
+def _check_wait_heap(heap: WaitHeap, keys: dict[Waiting, float], what: str) -> None:
+    """All of `keys`, and nobody else, are in `heap`, each by its key and present ticket."""
+    alive = [entry for entry in heap.entries if entry[3].ticket == entry[2]]
+    _same(heap.live, len(alive), f"{what}: live entries of the heap")
+    _same({entry[3] for entry in alive}, set(keys), f"{what}: who is in the heap")
+    for key, sequence, _, waiting in alive:
+        _same(key, keys[waiting], f"{what}: key in the heap")
+        _same(sequence, waiting.sequence, f"{what}: sequence in the heap")
+    _check_heap([entry[:3] for entry in heap.entries], what)
 
 
-def _check_user(tenant: TenantFlow, user: UserFlow) -> None:
-    waiting = [each for heap in user.queues.values() for each in heap.items()]
-    assert user.start >= user.entered, "user: refunded below its start"
-    assert user.entered <= tenant.virtual, "user: entered after virtual time"
-    _same(user.count, len(waiting), "user: count")
-    _close(user.cost, sum(each.cost for each in waiting), "user: cost")
-    for kind, heap in user.queues.items():
-        assert heap, "user: an empty class is still listed"
-        _check_heap(heap, "user: class")
-        for each in heap.items():
-            _same(each.kind, kind, "user: class of a waiting request")
-            _same(heap.key_of(each), each.order, "user: order of a waiting request")
+def _check_heap(entries: list[tuple[float, ...]], what: str) -> None:
+    for place in range(1, len(entries)):
+        is_heap = entries[(place - 1) // 2] <= entries[place]
+        assert is_heap, f"{what}: the heap is out of order"
 
 
-def _check_heap(heap: KeyedHeap[Any], what: str) -> None:
-    keys = [heap.key_of(item) for item in heap.items()]
-    _same(heap.first_key(), min(keys, default=None), f"{what}: first of the heap")
+def _by_kind(waiting: Iterable[Waiting]) -> dict[Kind, list[Waiting]]:
+    found: dict[Kind, list[Waiting]] = {}
+    for each in waiting:
+        found.setdefault(each.kind, []).append(each)
+    return found
 
 
-def _check_grants(scheduler: Scheduler) -> None:
-    for request_id, (grant, replica) in scheduler.granted.items():
-        _same(grant.waiting.request.id, request_id, "grants: id")
-        _same(replica.ledger.grants.get(request_id), grant, "grants: in the ledger")
-    entered = sum(len(replica.ledger.grants) for replica in scheduler.replicas.values())
-    _same(entered, len(scheduler.granted), "grants: all ledgers together")
-    for replica in scheduler.replicas.values():
-        _check_ledger(replica.ledger, len(scheduler.policy.tiers), replica.name)
+# --- what waits -------------------------------------------------------------------------------
+
+
+def _check_waiting(state: State) -> None:
+    room = state.room
+    placed = [(each, pool) for pool in state.pools for queue in pool.queues for each in queue]
+    queued = [waiting for waiting, _ in placed]
+    ids = Counter(waiting.request.id for waiting in queued)
+    _same(ids, Counter(list(room.requests)), "waiting: ids in the queues")
+    _same(set(room.requests) & set(state.granted), set(), "waiting: ids also granted")
+    for waiting, pool in placed:
+        request = waiting.request
+        assert room.requests[request.id] is waiting, "waiting: another object of that id"
+        assert state.pool_by_model[request.model] is pool, "waiting: in another pool"
+        assert 0 < waiting.ticket <= state.sequence, "waiting: without a ticket"
+    tickets = {waiting.ticket for waiting in queued}
+    _same(len(tickets), len(queued), "waiting: tickets of their own")
+    _check_wait_heap(room.deadlines, {each: each.deadline for each in queued}, "deadlines")
+    _check_tallies(room, queued)
+    if queued:
+        first = min(each.deadline for each in queued)
+        assert state.wake_at is not None, "waiting: nobody asked to be woken"
+        assert state.wake_at <= first, "waiting: woken after the first deadline"
+
+
+def _check_tallies(room: WaitingRoom, queued: list[Waiting]) -> None:
+    _check_tally(room.all, queued, "tally of all")
+    for tier, tally in enumerate(room.by_tier):
+        of_tier = [each for each in queued if each.request.tier == tier]
+        _check_tally(tally, of_tier, f"tally of tier {tier}")
+    by_tenant: dict[Hashable, list[Waiting]] = {}
+    by_user: dict[Hashable, list[Waiting]] = {}
+    for each in queued:
+        request = each.request
+        by_tenant.setdefault(request.tenant, []).append(each)
+        by_user.setdefault((request.tenant, request.user), []).append(each)
+    _same(set(room.by_tenant), set(by_tenant), "tally of tenants: who waits")
+    _same(set(room.by_user), set(by_user), "tally of users: who waits")
+    for tenant, tally in room.by_tenant.items():
+        _check_tally(tally, by_tenant[tenant], f"tally of {tenant}")
+    for user, tally in room.by_user.items():
+        _check_tally(tally, by_user[user], f"tally of {user}")
+
+
+def _check_tally(tally: Tally, waiting: list[Waiting], what: str) -> None:
+    _same(tally.requests, len(waiting), f"{what}: requests")
+    _same(tally.body_bytes, sum(each.request.body_bytes for each in waiting), f"{what}: bytes")
+    _same(tally.tokens, sum(each.kv_tokens for each in waiting), f"{what}: tokens")
+
+
+# --- what runs --------------------------------------------------------------------------------
+
+
+def _check_grants(state: State) -> None:
+    for request_id, (grant, replica) in state.granted.items():
+        waiting = grant.waiting
+        _same(waiting.request.id, request_id, "grants: id")
+        assert replica.ledger.grants.get(request_id) is grant, "grants: not in the ledger"
+        assert state.replicas.get(replica.name) is replica, "grants: on a replica nobody knows"
+        _same(waiting.ticket, 0, "grants: ticket of one that runs")
+        assert waiting.lane is None, "grants: still in a lane"
+        assert not waiting.tallies, "grants: still counted as waiting"
+    entered = sum(len(replica.ledger.grants) for replica in state.replicas.values())
+    _same(entered, len(state.granted), "grants: all ledgers together")
 
 
 def _check_ledger(ledger: Ledger, tiers: int, name: str) -> None:
     grants = list(ledger.grants.values())
     unstarted = [grant for grant in grants if not grant.is_started]
-    _same(set(ledger.unstarted.values()), set(unstarted), f"ledger of {name}: unstarted")
-    _same(ledger.sequences, sum(each.sequences for each in grants), f"ledger of {name}: sequences")
-    _same(ledger.kv_tokens, sum(each.kv_tokens for each in grants), f"ledger of {name}: KV tokens")
+    what = f"ledger of {name}"
+    _same(list(ledger.unstarted.values()), unstarted, f"{what}: unstarted")
+    _same(ledger.sequences, sum(each.slots for each in grants), f"{what}: sequences")
+    _same(ledger.in_flight, sum(each.sequences for each in grants), f"{what}: in flight")
+    _same(ledger.kv_tokens, sum(each.kv_tokens for each in grants), f"{what}: KV tokens")
     _same(
         ledger.unstarted_sequences,
-        sum(each.sequences for each in unstarted),
-        f"ledger of {name}: unstarted sequences",
+        sum(each.slots for each in unstarted),
+        f"{what}: unstarted sequences",
     )
     _same(
         ledger.unstarted_prompt_tokens,
-        sum(each.waiting.prompt_tokens for each in unstarted),
-        f"ledger of {name}: unstarted prompt tokens",
+        sum(each.prefill_tokens for each in unstarted),
+        f"{what}: unstarted prompt tokens",
     )
-    _same(ledger.by_tier, _by_tier(grants, tiers), f"ledger of {name}: grants by tier")
+    _same(ledger.by_tier, _by_tier(grants, tiers), f"{what}: grants by tier")
     _same(
         ledger.unstarted_kv_by_tier,
         _by_tier(unstarted, tiers, in_kv=True),
-        f"ledger of {name}: unstarted KV by tier",
+        f"{what}: unstarted KV by tier",
     )
+    if ledger._history:
+        _, in_flight, _ = ledger._history[-1]
+        _same(in_flight, ledger.in_flight, f"{what}: in flight, as remembered")
 
 
 def _by_tier(grants: Iterable[Grant], tiers: int, *, in_kv: bool = False) -> list[int]:
@@ -178,3 +355,24 @@ def _by_tier(grants: Iterable[Grant], tiers: int, *, in_kv: bool = False) -> lis
     for grant in grants:
         sums[grant.tier] += grant.kv_tokens if in_kv else 1
     return sums
+
+
+def _check_replica(replica: Replica, pool: Pool | None) -> None:
+    what = f"replica {replica.name}"
+    is_kept_out = replica.is_lost or replica.is_draining or replica.is_removed
+    _same(replica.is_usable, not is_kept_out, f"{what}: usable")
+    slots, replica.away = replica.slots, replica.away
+    replica.count_slots()
+    _same(slots, replica.slots, f"{what}: slots")
+    if pool is None:
+        return
+    kept, replica.scores = replica.scores, {}
+    for tier, score in kept.items():
+        _same(score, freeness(replica, pool.headroom, tier), f"{what}: freeness")
+    replica.scores = kept
+    if replica.away is not None and replica.slots is not None:
+        away, replica.away = replica.away, None
+        _same(away, pool.gates.away(replica, replica.slots), f"{what}: slots kept away")
+    if replica.open_tiers is not None:
+        judged = pool.gates.open_tiers(replica, replica.judged_at)
+        _same(replica.open_tiers, judged, f"{what}: open tiers")

@@ -5,48 +5,64 @@ the grants so that no question costs more than O(1); `invariants.py` derives the
 """
 
 from collections import deque
+from collections.abc import Sequence
+from typing import Any
 
-from gateway.core.fairqueue import Waiting
+from gateway.core.flows import Waiting
+from gateway.core.plain import age_s, instant_of
 
 HISTORY_MAX = 4_096
 """Remembered changes of the sums: a scrape is compared with the book of when it was sent."""
+HISTORY_KEPT_S = 60.0
+"""A scrape that takes longer than this finds no other book after a restart than one so old."""
 
 
 class Grant:
     """One request on one replica, from its release to the end of its upstream."""
 
     __slots__ = (
-        "charged", "found_room", "granted_at", "is_started", "kv_tokens", "output_tokens",
-        "sequences", "waiting", "was_owed",
+        "cached_tokens", "charged", "found_room", "granted_at", "in_use", "is_recalled",
+        "is_started",
+        "kv_tokens", "output_tokens", "prefill_tokens", "sequences", "slots", "tier", "waiting",
+        "was_favoured",
     )  # fmt: skip
 
-    def __init__(self, waiting: Waiting, *, sequences: int, granted_at: float) -> None:
+    def __init__(
+        self, waiting: Waiting, *, sequences: int, cached_tokens: int, granted_at: float
+    ) -> None:
+        request = waiting.request
         self.waiting = waiting
+        self.tier = request.tier
+        """Rank of the tier it was released for."""
         self.sequences = sequences
         """What it is charged: at most the replica's slots."""
-        self.kv_tokens = waiting.kv_tokens
+        self.slots = sequences if waiting.kind.decodes else 0
+        """Slots it takes: none where nothing is decoded."""
+        self.cached_tokens = cached_tokens
+        """Prompt tokens that the replica is expected to hold already."""
+        self.prefill_tokens = waiting.prompt_tokens - cached_tokens
+        self.kv_tokens = max(0, waiting.kv_tokens - cached_tokens)
         self.granted_at = granted_at
         self.is_started = False
+        self.is_recalled = False
+        """Whether it was asked back and the answer is out."""
         self.output_tokens = 0
         """Produced so far, as far as we were told."""
         self.charged = waiting.cost
         """What its flow has been charged until now."""
-        self.was_owed = False
-        """Whether its tier's floor let it go."""
+        self.was_favoured = False
+        """Whether its tier's floor or its age, not its rank, let it go."""
+        self.in_use = 0
+        """Sequences there when it was released, itself included."""
         self.found_room = False
         """Whether the engine could begin with it at once, as far as we know."""
-
-    @property
-    def tier(self) -> int:
-        """Rank of the tier it was released for."""
-        return self.waiting.request.tier
 
 
 class Ledger:
     """All grants of one replica and their sums, in sequences and tokens."""
 
     __slots__ = (
-        "_history", "by_tier", "grants", "kv_tokens", "sequences", "unstarted",
+        "_history", "by_tier", "grants", "in_flight", "kv_tokens", "sequences", "unstarted",
         "unstarted_kv_by_tier", "unstarted_prompt_tokens", "unstarted_sequences",
     )  # fmt: skip
 
@@ -55,9 +71,14 @@ class Ledger:
         self.unstarted: dict[str, Grant] = {}
         """In the order in which they were granted, which is the engine's own order."""
         self.sequences = 0
+        """Slots taken."""
+        self.in_flight = 0
+        """Sequences there, those that take no slot included: what the engine's gauges count."""
         self.kv_tokens = 0
         self.unstarted_sequences = 0
+        """Slots taken by what has not begun."""
         self.unstarted_prompt_tokens = 0
+        """Less what is expected to be cached."""
         self.by_tier = [0] * tiers
         self.unstarted_kv_by_tier = [0] * tiers
         self._history: deque[tuple[float, int, int]] = deque(maxlen=HISTORY_MAX)
@@ -67,13 +88,14 @@ class Ledger:
         request_id = grant.waiting.request.id
         assert request_id not in self.grants, "one request holds one slot"
         self.grants[request_id] = self.unstarted[request_id] = grant
-        self.sequences += grant.sequences
+        self.sequences += grant.slots
+        self.in_flight += grant.sequences
         self.kv_tokens += grant.kv_tokens
         self.by_tier[grant.tier] += 1
-        self.unstarted_sequences += grant.sequences
-        self.unstarted_prompt_tokens += grant.waiting.prompt_tokens
+        self.unstarted_sequences += grant.slots
+        self.unstarted_prompt_tokens += grant.prefill_tokens
         self.unstarted_kv_by_tier[grant.tier] += grant.kv_tokens
-        self._remember(now)
+        self._history.append((now, self.in_flight, self.kv_tokens))
 
     def start(self, request_id: str) -> Grant | None:
         """The engine began to produce; None when that was known or the grant is gone."""
@@ -81,25 +103,25 @@ class Ledger:
         if grant is None:
             return None
         grant.is_started = True
-        self.unstarted_sequences -= grant.sequences
-        self.unstarted_prompt_tokens -= grant.waiting.prompt_tokens
+        self.unstarted_sequences -= grant.slots
+        self.unstarted_prompt_tokens -= grant.prefill_tokens
         self.unstarted_kv_by_tier[grant.tier] -= grant.kv_tokens
         assert self.unstarted_sequences >= 0, "ledger underflow: unstarted"
         return grant
 
     def leave(self, request_id: str, now: float) -> Grant:
         """The upstream of a grant ended."""
-        grant = self.grants[request_id]
+        grant = self.grants.pop(request_id)
         if not grant.is_started:
             self.start(request_id)
             grant.is_started = False
-        del self.grants[request_id]
-        self.sequences -= grant.sequences
+        self.sequences -= grant.slots
+        self.in_flight -= grant.sequences
         self.kv_tokens -= grant.kv_tokens
         self.by_tier[grant.tier] -= 1
         assert self.sequences >= 0, "ledger underflow: sequences"
         assert self.kv_tokens >= 0, "ledger underflow: KV tokens"
-        self._remember(now)
+        self._history.append((now, self.in_flight, self.kv_tokens))
         return grant
 
     def produced(self, request_id: str, output_tokens: int) -> Grant | None:
@@ -108,7 +130,7 @@ class Ledger:
         if grant is None:
             return None
         grant.output_tokens = max(grant.output_tokens, output_tokens)
-        growth = grant.waiting.prompt_tokens * grant.sequences + output_tokens - grant.kv_tokens
+        growth = grant.prefill_tokens * grant.sequences + output_tokens - grant.kv_tokens
         if growth > 0:
             grant.kv_tokens += growth
             self.kv_tokens += growth
@@ -117,26 +139,37 @@ class Ledger:
         return grant
 
     def at(self, instant: float) -> tuple[int, int] | None:
-        """(sequences, KV tokens) as they stood at `instant`; None when that is forgotten."""
-        for changed_at, sequences, kv_tokens in reversed(self._history):
+        """(sequences in flight, KV tokens) as of `instant`; None when that is forgotten."""
+        for changed_at, in_flight, kv_tokens in reversed(self._history):
             if changed_at <= instant:
-                return sequences, kv_tokens
+                return in_flight, kv_tokens
         if len(self._history) < HISTORY_MAX:
             return 0, 0
         return None
 
-    def rank_of_unstarted(self) -> list[tuple[int, Grant]]:
-        """(rank from the newest, grant) of all unstarted: the newest has rank 1."""
-        return list(enumerate(reversed(self.unstarted.values()), start=1))
+    def snapshot(self, now: float) -> list[list[float | None]]:
+        """The changes that a scrape in flight may ask for: (age, in flight, KV tokens)."""
+        recent: list[list[float | None]] = []
+        for changed_at, in_flight, kv_tokens in reversed(self._history):
+            age = age_s(changed_at, now)
+            if age is None or age > HISTORY_KEPT_S:
+                # What was there when the remembered time begins, whenever that came to be.
+                recent.append([None, in_flight, kv_tokens])
+                break
+            recent.append([age, in_flight, kv_tokens])
+        return recent[::-1]
+
+    def restore(self, data: Sequence[Sequence[Any]], now: float) -> None:
+        """Remember the changes that `snapshot` gave instead of those of entering the grants."""
+        self._history.clear()
+        for age, in_flight, kv_tokens in data:
+            self._history.append((instant_of(age, now), int(in_flight), int(kv_tokens)))
 
     def resize(self, tier_of: dict[int, int], tiers: int) -> None:
         """Re-count by tier after a policy change; `tier_of` maps old ranks to new ones."""
-        by_tier, unstarted = [0] * tiers, [0] * tiers
-        for rank, count in enumerate(self.by_tier):
-            by_tier[tier_of[rank]] += count
-        for rank, kv_tokens in enumerate(self.unstarted_kv_by_tier):
-            unstarted[tier_of[rank]] += kv_tokens
-        self.by_tier, self.unstarted_kv_by_tier = by_tier, unstarted
-
-    def _remember(self, now: float) -> None:
-        self._history.append((now, self.sequences, self.kv_tokens))
+        self.by_tier, self.unstarted_kv_by_tier = [0] * tiers, [0] * tiers
+        for grant in self.grants.values():
+            grant.tier = tier_of[grant.tier]
+            self.by_tier[grant.tier] += 1
+            if not grant.is_started:
+                self.unstarted_kv_by_tier[grant.tier] += grant.kv_tokens

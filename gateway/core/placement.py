@@ -1,94 +1,200 @@
 """Which waiting request goes where: the best-ranked one that some open replica can take.
 
 The choice is made at the instant at which capacity is free, never before. Nobody overtakes an
-eligible request that ranks before it, not even into a free slot.
+eligible request that ranks before it, not even into a free slot; one that fits nowhere is passed
+over, and after a while a replica is drained for it (`reservation.py`).
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from __future__ import annotations
 
-from gateway.core.fairqueue import Waiting
+from collections.abc import Iterable, Sequence
+
+from gateway.core.fairqueue import Rank
+from gateway.core.flows import Waiting
 from gateway.core.freeness import freeness
-from gateway.core.gate import unfit_by
+from gateway.core.locality import closest
 from gateway.core.pool import Pool
 from gateway.core.replica import Replica
+from gateway.core.reservation import release
 
 
-@dataclass(frozen=True, slots=True)
 class Choice:
     """One release: this request, to this replica."""
 
-    waiting: Waiting
-    replica: Replica
-    is_owed: bool
-    """Whether the tier's floor, not its rank, let it go."""
+    __slots__ = ("is_aged", "is_owed", "passed_over", "replica", "waiting")
+
+    def __init__(self, waiting: Waiting, replica: Replica) -> None:
+        self.waiting = waiting
+        self.replica = replica
+        self.is_owed = False
+        """Whether the tier's floor, not its rank, let it go."""
+        self.is_aged = False
+        """Whether its age did."""
+        self.passed_over: list[Waiting] = []
+        """Those that rank before it and, for their size, fit nowhere now."""
 
 
 def choose(pool: Pool, replicas: Sequence[Replica], now: float) -> Choice | None:
     """The next release onto one of `replicas`, or None when nothing can go."""
-    opened = [
-        (replica, tiers) for replica in replicas if (tiers := pool.open_tiers(replica, now)) > 0
-    ]
-    if not opened:
+    pool.refresh_if_due(now)
+    most_open = 0
+    for replica in replicas:
+        if replica.reserved_for is not None:
+            release(replica, now)
+        most_open = max(most_open, pool.open_tiers(replica, now))
+    if not most_open and not pool.slotless:
         return None
-    for tier, is_owed in _tiers_in_order(pool):
-        judged_as = 0 if is_owed else tier
-        candidates = [replica for replica, tiers in opened if judged_as < tiers]
-        if not candidates:
-            return None  # ceilings never rise with the rank: no later tier is open either
-        best = _best_of(pool, tier, judged_as=judged_as, candidates=candidates, now=now)
-        if best is None or (is_owed and not pool.floors.is_owed(tier, best[0].cost)):
-            continue
-        return Choice(best[0], best[1], is_owed)
-    return None
-
-
-def _tiers_in_order(pool: Pool) -> Iterator[tuple[int, bool]]:
-    """(tier, may its floor let it go): those that may be owed first, then all that wait by rank."""
-    backlogged = [tier for tier, queue in enumerate(pool.queues) if queue.count]
-    for tier in backlogged:
-        if pool.floors.deficits[tier] > 0.0:
-            smallest, largest = pool.queues[tier].head_costs()
-            pool.floors.cap(tier, largest)
-            if pool.floors.is_owed(tier, smallest):
-                yield tier, True
-    for tier in backlogged:
-        yield tier, False
-
-
-def _best_of(
-    pool: Pool, tier: int, *, judged_as: int, candidates: Sequence[Replica], now: float
-) -> tuple[Waiting, Replica] | None:
-    queue = pool.queues[tier]
-    judge = pool.policy.tiers[judged_as]
-    reserved = pool.reserved(now)[judged_as]
-    best: tuple[Waiting, list[Replica]] | None = None
-    for kind in queue.classes:
-        waiting = queue.head(kind)
-        if waiting is None:
-            continue
-        if best is not None and queue.rank(best[0]) < queue.rank(waiting):
-            continue
-        fitting = [
-            replica
-            for replica in candidates
-            if replica.may_serve(waiting.request)
-            and (
-                pool.policy.release_at_once
-                or unfit_by(waiting, replica, judge, reserved=reserved) is None
-            )
-        ]
-        if fitting:
-            best = waiting, fitting
-    if best is None:
+    aged = pool.elders.aged(now) if pool.elders is not None else []
+    owed, waiting = _in_order(pool)
+    # Ceilings never rise with the rank: a gate shut to the first of them is shut to all.
+    needed = 0 if aged or owed else min(waiting)
+    candidates = []
+    for replica in replicas:
+        if (replica.open_tiers or 0) > needed:
+            candidates.append(replica)
+        elif pool.slotless and replica.is_usable and now >= replica.busy_until:
+            candidates.append(replica)  # what needs no slot is not kept out by full ones
+    if not candidates:
         return None
-    waiting, fitting = best
-    return waiting, _freest(fitting, pool, tier)
+    search = Search(pool, candidates, now)
+    return search.oldest(aged) or search.owed(owed) or search.ranked(waiting)
 
 
-def _freest(replicas: Sequence[Replica], pool: Pool, tier: int) -> Replica:
-    if len(replicas) == 1:
-        return replicas[0]
-    return min(
-        replicas, key=lambda replica: (-freeness(replica, pool.headroom, tier), replica.name)
-    )
+class Search:
+    """One look for the next release, by its candidates."""
+
+    __slots__ = ("_candidates", "_now", "_passed", "_pool")
+
+    def __init__(self, pool: Pool, candidates: Sequence[Replica], now: float) -> None:
+        self._pool = pool
+        self._candidates = candidates
+        """Those whose gates have been judged, and are not all shut."""
+        self._now = now
+        self._passed: list[tuple[Rank, Waiting]] = []
+
+    def oldest(self, aged: Iterable[Waiting]) -> Choice | None:
+        """The first of these that fits somewhere by the gates of tier 0."""
+        for waiting in aged:
+            replica = self.place(waiting, judged_as=0)
+            if replica is not None:
+                choice = Choice(waiting, replica)
+                choice.is_aged = True
+                return choice
+        return None
+
+    def owed(self, tiers: Iterable[int]) -> Choice | None:
+        """The best-ranked request that its tier's floor covers, by the gates of tier 0."""
+        for tier in tiers:
+            found = self._best_of(tier, judged_as=0)
+            if found is not None and self._pool.floors.is_owed(tier, found.waiting.cost):
+                found.is_owed = True
+                return self._with_passed(found)
+        return None
+
+    def ranked(self, tiers: Iterable[int]) -> Choice | None:
+        """The best-ranked request that fits somewhere, tiers taken in this order."""
+        for tier in tiers:
+            found = self._best_of(tier, judged_as=tier)
+            if found is not None:
+                return self._with_passed(found)
+        return None
+
+    def _with_passed(self, found: Choice) -> Choice:
+        if self._passed:
+            tier = found.waiting.request.tier
+            rank = self._pool.queues[tier].rank(found.waiting)
+            found.passed_over = [
+                each for place, each in self._passed if each.request.tier != tier or place < rank
+            ]
+        return found
+
+    def place(self, waiting: Waiting, *, judged_as: int) -> Replica | None:
+        """Where this request can go by the gates of tier `judged_as`: the freest, or None."""
+        kind, gates = waiting.kind, self._pool.gates
+        fitting: list[Replica] | None = None
+        found: Replica | None = None
+        for replica in self._candidates:
+            if replica.name not in kind.replicas:
+                continue
+            if kind.decodes and (replica.open_tiers or 0) <= judged_as:
+                continue
+            reserved_for = replica.reserved_for
+            if reserved_for is not None and reserved_for is not waiting:
+                continue
+            if gates.unfit_by(waiting, replica, judged_as, self._now) is not None:
+                continue
+            if found is None:
+                found = replica
+            elif fitting is None:
+                fitting = [found, replica]
+            else:
+                fitting.append(replica)
+        return found if fitting is None else freest(fitting, self._pool, waiting)
+
+    def _best_of(self, tier: int, *, judged_as: int) -> Choice | None:
+        queue = self._pool.queues[tier]
+        best: Choice | None = None
+        best_rank: Rank | None = None
+        for kind in queue.classes:
+            waiting = queue.head(kind)
+            assert waiting is not None, "a class is kept only while something of it waits"
+            rank = queue.rank(waiting)
+            if best_rank is not None and best_rank < rank:
+                continue
+            replica = self.place(waiting, judged_as=judged_as)
+            if replica is not None:
+                best, best_rank = Choice(waiting, replica), rank
+            elif self._is_kept_out_by_size(waiting, judged_as):
+                self._passed.append((rank, waiting))
+        if best is not None and self._pool.policy.within_user == "prefix":
+            self._swap_for_cached(best, judged_as)
+        return best
+
+    def _is_kept_out_by_size(self, waiting: Waiting, judged_as: int) -> bool:
+        for replica in self._candidates:
+            if (replica.open_tiers or 0) > judged_as and replica.name in waiting.kind.replicas:
+                return True
+        return False
+
+    def _swap_for_cached(self, choice: Choice, judged_as: int) -> None:
+        """Let another request of the same user and class go first, if its prefix is held there."""
+        other = closest(choice.waiting, choice.replica)
+        if other is None:
+            return
+        gates = self._pool.gates
+        if gates.unfit_by(other, choice.replica, judged_as, self._now) is None:
+            choice.waiting = other
+
+
+def _in_order(pool: Pool) -> tuple[list[int], list[int]]:
+    """(tiers whose floor may let one go, tiers that wait in the policy's order)."""
+    queues, floors = pool.queues, pool.floors
+    waiting = [tier for tier, queue in enumerate(queues) if queue.count]
+    owed: list[int] = []
+    if floors.may_owe:
+        for tier in waiting:
+            if floors.deficits[tier] > 0.0:
+                smallest, largest = queues[tier].head_costs()
+                floors.cap(tier, largest)
+                if floors.is_owed(tier, smallest):
+                    owed.append(tier)
+    if pool.shares is not None:
+        waiting = pool.shares.in_order(waiting)
+    return owed, waiting
+
+
+def freest(replicas: Sequence[Replica], pool: Pool, waiting: Waiting) -> Replica:
+    """The one with the largest normalised freeness, affinity counted; ties by name."""
+    request = waiting.request
+    affinity, headroom, tier = pool.policy.affinity, pool.headroom, request.tier
+    has_ties_to = request.prefix or request.session is not None or pool.has_adapters
+    best, best_score = replicas[0], float("-inf")
+    for replica in replicas:
+        score = replica.scores.get(tier)
+        if score is None:
+            score = freeness(replica, headroom, tier)
+        if has_ties_to and score > 0.0:
+            score *= 1.0 + replica.warmth.worth(request, waiting.prompt_tokens, affinity)
+        if score > best_score or (score == best_score and replica.name < best.name):
+            best, best_score = replica, score
+    return best

@@ -1,5 +1,7 @@
 """Rates and averages that forget: events a second, and means with a half-life in samples."""
 
+from collections.abc import Sequence
+
 HALF = 0.5
 
 
@@ -28,6 +30,16 @@ class Rate:
         if other._at is not None:
             at = other._at if self._at is None else max(self._at, other._at)
             self.add(at, other._decayed(at))
+
+    def snapshot(self, now: float) -> list[float | None]:
+        """The count when it last changed, and how long ago that was; None: never."""
+        return [self._count, None if self._at is None else now - self._at]
+
+    def restore(self, data: Sequence[float | None], now: float) -> None:
+        """Go on at `now` from what `snapshot` gave, perhaps under another clock."""
+        count, age = data
+        self._count = count or 0.0
+        self._at = None if age is None else now - age
 
     def _decayed(self, now: float) -> float:
         if self._at is None:

@@ -7,9 +7,16 @@ compared with the ledger of the instant at which it was asked for.
 """
 
 from collections import deque
+from collections.abc import Mapping
+from typing import Any
 
+from gateway.core.affinity import Warmth
+from gateway.core.flows import Waiting
+from gateway.core.kinds import Kind
 from gateway.core.ledger import Grant, Ledger
-from gateway.core.messages import ReplicaReport, Request
+from gateway.core.limiter import ConcurrencyLimit
+from gateway.core.messages import ReplicaReport
+from gateway.core.plain import finite, plain_report, report_of
 from gateway.core.rates import Mean, Rate
 
 FOREIGN_WINDOW = 3
@@ -34,44 +41,72 @@ SPEED_HALVING_S = 5.0
 """With no new samples the excess of the measured TPOT over a limit halves in this time."""
 RELEASE_HALF_LIFE_S = 5.0
 LEARNING_SHARE = 0.3
+FOREIGN_MEMORY = 64
+"""Scrapes whose 95th percentile stands for the foreign load while there are none."""
+FOREIGN_QUANTILE = 0.95
+KV_SHARE_TOKENS_MIN = 1_000
+"""A smaller ledger says nothing of the share of it that is really held."""
 
 
 class Replica:
     """Belief about one engine, in sequences, tokens and seconds."""
 
     __slots__ = (
-        "_foreign_seen", "_full_sightings", "_last_prefill_end", "_prefill_rate", "_previous",
-        "_progress", "_progressed_at", "busy_until", "foreign", "configured_slots", "is_draining",
-        "is_lost", "is_removed", "judged_at", "kv_capacity_tokens", "kv_use_tokens_scraped",
-        "ledger", "ledger_kv_at_scrape", "learnt_slots", "models", "name", "open_tiers",
-        "proven_sequences", "release_rate", "report", "reported_at", "round_trip_s", "tpot_at",
-        "tpot_s", "weight",
+        "_foreign_recent", "_foreign_seen", "_full_sightings", "_kv_share", "_last_prefill_end",
+        "_prefill_rate", "_previous", "_progress", "_progressed_at", "away", "busy_until",
+        "configured_slots", "context_tokens", "foreign", "fresh_until", "has_queue",
+        "is_draining", "is_lost",
+        "is_removed", "is_stale", "is_usable", "judged_at", "kv_capacity_tokens",
+        "kv_use_tokens_scraped", "learnt_slots", "ledger", "ledger_kv_at_scrape", "limit",
+        "models", "name", "open_tiers", "proven_sequences", "recalled_at", "release_rate",
+        "report", "reported_at", "reserved_for", "reserved_until", "round_trip_s", "scores",
+        "slots", "tpot_at", "tpot_s", "warm_from", "warm_until", "warmth", "weight",
     )  # fmt: skip
 
-    def __init__(self, name: str, *, tiers: int) -> None:
+    def __init__(self, name: str, *, tiers: int, blocks: int, sessions: int) -> None:
         self.name = name
         self.models: frozenset[str] = frozenset()
         self.weight = 1.0
         self.ledger = Ledger(tiers)
         self.configured_slots: int | None = None
+        self.context_tokens: int | None = None
+        """Longest prompt and output together; None where unknown."""
         self.is_lost = False
         self.is_draining = False
         self.is_removed = False
+        self.is_usable = True
+        """Whether anything new may be put here at all."""
         self.busy_until = 0.0
+        self.recalled_at = float("-inf")
+        self.reserved_for: Waiting | None = None
+        """Nothing else is put here until this one, passed over for its size, fits."""
+        self.reserved_until = 0.0
         self.open_tiers: int | None = None
         """Tiers 0 .. open_tiers-1 may release one ordinary request here; None: to be judged."""
         self.judged_at = 0.0
+        self.has_queue = False
+        """Whether something waited inside the engine when the gates were judged."""
+        self.scores: dict[int, float] = {}
+        """Freeness by tier, as far as it was asked for since something changed."""
+        self.away: tuple[int, ...] | None = None
+        """Slots kept from each tier for those above; None: to be computed."""
         self.release_rate = Rate(RELEASE_HALF_LIFE_S)
+        self.warmth = Warmth(blocks=blocks, sessions=sessions)
         self.forget()
 
     def touch(self) -> None:
         """Something changed: the gates must be judged again before the next release."""
         self.open_tiers = None
+        if self.scores:
+            self.scores = {}
 
     def forget(self) -> None:
         """Drop all that was learnt from the engine: it may come back as another one."""
         self.report: ReplicaReport | None = None
         self.reported_at: float | None = None
+        self.fresh_until = float("inf")
+        """When the last report becomes stale."""
+        self.is_stale = False
         self.learnt_slots: int | None = None
         self.proven_sequences = 0
         """The most it was ever seen to run at once: its slots are no fewer."""
@@ -81,33 +116,48 @@ class Replica:
         self.tpot_s: float | None = None
         self.tpot_at = 0.0
         self.round_trip_s = 0.0
+        self.limit = ConcurrencyLimit()
+        self.warm_from = self.warm_until = 0.0
+        """From when to when it is filled slot by slot."""
+        self._kv_share = Mean(LEARNING_SHARE)
         self._previous: ReplicaReport | None = None
         self._progress = -1.0
         self._progressed_at = 0.0
         self._foreign_seen: deque[int] = deque(maxlen=FOREIGN_WINDOW)
+        self._foreign_recent: deque[int] = deque(maxlen=FOREIGN_MEMORY)
         self.foreign = 0
         """Sequences there that did not come through this gateway."""
         self._full_sightings: deque[int] = deque(maxlen=SLOTS_SIGHTINGS)
         self._prefill_rate = Mean(LEARNING_SHARE)
         self._last_prefill_end = 0.0
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether anything new may be put here at all."""
-        return not (self.is_lost or self.is_draining or self.is_removed)
-
-    def may_serve(self, request: Request) -> bool:
-        """Whether `request` may run here at all: its model, and it did not fail here before."""
-        return self.is_usable and request.model in self.models and self.name not in request.excluded
-
-    @property
-    def slots(self) -> int | None:
+        self.slots: int | None = None
         """Sequences the engine can run at once; None while that is unknown."""
+        self.count_slots()
+
+    def mark(
+        self, *, lost: bool | None = None, draining: bool | None = None, removed: bool | None = None
+    ) -> None:
+        """Change what keeps it from being used; None leaves one as it is."""
+        self.is_lost = self.is_lost if lost is None else lost
+        self.is_draining = self.is_draining if draining is None else draining
+        self.is_removed = self.is_removed if removed is None else removed
+        self.is_usable = not (self.is_lost or self.is_draining or self.is_removed)
+
+    def may_serve(self, kind: Kind) -> bool:
+        """Whether a request of this class may run here: its model, and it did not fail here."""
+        return self.is_usable and self.name in kind.replicas
+
+    def count_slots(self) -> None:
+        """Settle what the slots are: configured, told, or learnt."""
+        report = self.report
+        slots = self.learnt_slots
         if self.configured_slots is not None:
-            return self.configured_slots
-        if self.report is not None and self.report.slots is not None:
-            return self.report.slots
-        return self.learnt_slots
+            slots = self.configured_slots
+        elif report is not None and report.slots is not None:
+            slots = report.slots
+        if slots != self.slots:
+            self.slots = slots
+            self.away = None
 
     @property
     def occupied(self) -> int:
@@ -117,21 +167,20 @@ class Replica:
     @property
     def waiting(self) -> int:
         """Estimate of the sequences that wait inside the engine now."""
-        slots = self.slots
+        slots, occupied = self.slots, self.ledger.sequences + self.foreign
         if slots is None:
             # What it ran before it can run again without a sign that it started.
-            return max(
-                0, min(self.ledger.unstarted_sequences, self.occupied - self.proven_sequences)
-            )
+            return max(0, min(self.ledger.unstarted_sequences, occupied - self.proven_sequences))
         if self.kv_capacity_tokens is not None and self.kv_tokens > self.kv_capacity_tokens:
-            return max(self.ledger.unstarted_sequences, self.occupied - slots, 0)
-        return max(0, self.occupied - slots)
+            return max(self.ledger.unstarted_sequences, occupied - slots, 0)
+        return occupied - slots if occupied > slots else 0
 
     @property
     def kv_tokens(self) -> float:
         """KV tokens in use: the last scrape plus what the ledger gained since."""
-        if self.report is None or self.report.kv_use is None:
-            return float(self.ledger.kv_tokens)
+        if self.report is None or self.report.kv_use is None or self.is_stale:
+            share = self._kv_share.value
+            return self.ledger.kv_tokens * (1.0 if share is None else share)
         growth = self.ledger.kv_tokens - self.ledger_kv_at_scrape
         return max(0.0, self.kv_use_tokens_scraped + growth)
 
@@ -155,41 +204,60 @@ class Replica:
         # Without the decay a gate closed by a slow moment would never see a sample again.
         return bool(excess_s * 0.5 ** (silent_s / SPEED_HALVING_S) > 0.02 * limit_s)
 
-    def is_report_fresh(self, now: float, interval_s: float) -> bool:
-        """Whether a report arrived within the last `FRESH_INTERVALS` scrape intervals."""
-        return self.reported_at is not None and (
-            now - self.reported_at < FRESH_INTERVALS * interval_s
-        )
+    def go_stale(self) -> None:
+        """No report for too long: the ledger alone counts, less the foreign load seen lately."""
+        self.is_stale = True
+        recent = sorted(self._foreign_recent)
+        self.foreign = recent[int(FOREIGN_QUANTILE * (len(recent) - 1))] if recent else 0
 
     def take_report(
-        self, report: ReplicaReport, *, sent_at: float, now: float, round_trip_s: float
+        self,
+        report: ReplicaReport,
+        *,
+        sent_at: float,
+        now: float,
+        round_trip_s: float,
+        interval_s: float,
+        target_s: float,
     ) -> None:
-        """Correct the belief by a scrape that was asked for at `sent_at`."""
+        """Correct the belief by a scrape that was asked for at `sent_at`.
+
+        Scrapes come every `interval_s`; `target_s` is the TPOT that the adaptive limit holds.
+        """
         previous, self._previous = self._previous, report
         self.report = report
         self.reported_at = now
+        self.fresh_until = now + FRESH_INTERVALS * interval_s
+        self.is_stale = False
         self.round_trip_s = round_trip_s
         self.start_plain(sent_at, queued=report.waiting or 0)
         own = self.ledger.at(sent_at)
         self._take_load(report, None if own is None else own[0], now)
         self._take_kv(report, own)
         if previous is not None:
-            self._learn_tpot(previous, report, now)
+            self._learn_tpot(previous, report, now=now, target_s=target_s)
+        self.count_slots()
 
-    def take_tpot(self, tpot_s: float, now: float) -> None:
-        """One of our own streams measured the speed; used where the engine reports none."""
-        if self.report is not None and self.report.itl_count is not None:
-            return
-        self._set_tpot(tpot_s, now)
+    def take_tpot(
+        self, tpot_s: float, tokens: float, *, in_use: float, now: float, target_s: float
+    ) -> None:
+        """One of our own streams measured the speed; used where the engine reports none.
+
+        `in_use`: sequences there, on average over its life.
+        """
+        if self.report is None or self.report.itl_count is None or self.is_stale:
+            self._set_tpot(tpot_s, now)
+            self.limit.sampled(tpot_s, tokens, in_use=in_use, target_s=target_s)
 
     def take_first_token(self, grant: Grant, now: float) -> None:
         """A first token came: the time since the prefill before it measures the prefill rate."""
-        elapsed_s = now - max(grant.granted_at, self._last_prefill_end)
-        self._last_prefill_end = now
-        prompt_tokens = grant.waiting.prompt_tokens
+        prompt_tokens = grant.prefill_tokens
         # One that waited for a slot would measure the wait.
-        if grant.found_room and prompt_tokens >= PREFILL_TOKENS_MIN and elapsed_s > 0.0:
-            self._prefill_rate.add(prompt_tokens / elapsed_s)
+        if grant.found_room and prompt_tokens >= PREFILL_TOKENS_MIN:
+            elapsed_s = now - max(grant.granted_at, self._last_prefill_end)
+            if elapsed_s > 0.0:
+                self._prefill_rate.add(prompt_tokens / elapsed_s)
+        self._last_prefill_end = now
 
     def has_room_for(self, sequences: int) -> bool:
         """Whether the engine can begin with this many at once, as far as is known."""
@@ -199,7 +267,7 @@ class Replica:
 
     def prefilled_share(self, grant: Grant, now: float) -> float:
         """Share of its prompt, 0..1, that the engine has probably computed for `grant`."""
-        expected_s = grant.waiting.prompt_tokens / self.prefill_rate
+        expected_s = grant.prefill_tokens / self.prefill_rate
         if grant.is_started or expected_s <= 0.0:
             return 1.0
         return min(1.0, (now - grant.granted_at) / expected_s)
@@ -210,13 +278,41 @@ class Replica:
         It did when its predicted prefill has passed and the engine's queue, as scraped, is
         shorter than its rank from the newest; without a scrape the prefill alone decides.
         """
-        for rank, grant in self.ledger.rank_of_unstarted():
+        if not self.ledger.unstarted:
+            return
+        for rank, grant in enumerate(reversed(list(self.ledger.unstarted.values())), start=1):
             waiting = grant.waiting
-            if waiting.request.streams or rank <= queued:
+            if waiting.request.streams or rank <= queued or not waiting.kind.decodes:
                 continue
-            prefill_s = waiting.prompt_tokens / self.prefill_rate + self.step_s
+            prefill_s = grant.prefill_tokens / self.prefill_rate + self.step_s
             if grant.granted_at + prefill_s <= as_of:
                 self.ledger.start(waiting.request.id)
+
+    def measured(self, now: float) -> dict[str, Any]:
+        """What was learnt from scrapes and is nobody else's business, as plain values."""
+        return {
+            "foreign_seen": list(self._foreign_seen),
+            "foreign_recent": list(self._foreign_recent),
+            "full_sightings": list(self._full_sightings),
+            "kv_share": self._kv_share.value,
+            "prefill_rate": self._prefill_rate.value,
+            "last_prefill_age_s": now - self._last_prefill_end,
+            "previous": plain_report(self._previous),
+            "progress": finite(self._progress),
+            "progressed_age_s": now - self._progressed_at,
+        }
+
+    def restore_measured(self, data: Mapping[str, Any], now: float) -> None:
+        """Go on at `now` from what `measured` gave, perhaps under another clock."""
+        self._foreign_seen.extend(data["foreign_seen"])
+        self._foreign_recent.extend(data["foreign_recent"])
+        self._full_sightings.extend(data["full_sightings"])
+        self._kv_share.value = data["kv_share"]
+        self._prefill_rate.value = data["prefill_rate"]
+        self._last_prefill_end = now - data["last_prefill_age_s"]
+        self._previous = report_of(data["previous"])
+        self._progress = -1.0 if data["progress"] is None else float(data["progress"])
+        self._progressed_at = now - data["progressed_age_s"]
 
     def _take_load(self, report: ReplicaReport, own: int | None, now: float) -> None:
         if report.running is None or report.waiting is None:
@@ -227,6 +323,7 @@ class Replica:
             is_past = is_frozen and not own and not self.ledger.grants
             seen = 0 if is_past else max(0, report.running + report.waiting - own)
             self._foreign_seen.append(seen)
+            self._foreign_recent.append(seen)
             self.foreign = min(self._foreign_seen)
         self.proven_sequences = max(self.proven_sequences, report.running)
         self._learn_slots(report.running, report.waiting, report.kv_use or 0.0)
@@ -247,6 +344,9 @@ class Replica:
         if report.kv_use is not None and not is_blind:
             self.kv_use_tokens_scraped = report.kv_use * report.kv_capacity_tokens
             self.ledger_kv_at_scrape = self.ledger.kv_tokens if own is None else own[1]
+            if self.ledger_kv_at_scrape >= KV_SHARE_TOKENS_MIN and not self.foreign:
+                # Shared prefixes, and answers not yet written, make the ledger an over-estimate.
+                self._kv_share.add(min(1.0, self.kv_use_tokens_scraped / self.ledger_kv_at_scrape))
 
     def _learn_slots(self, running: int, waiting: int, kv_use: float) -> None:
         """vLLM does not export max_num_seqs: a full engine with a queue shows it.
@@ -265,7 +365,9 @@ class Replica:
             seen = max(self._full_sightings)
             self.learnt_slots = max(self.learnt_slots or 0, seen)
 
-    def _learn_tpot(self, previous: ReplicaReport, report: ReplicaReport, now: float) -> None:
+    def _learn_tpot(
+        self, previous: ReplicaReport, report: ReplicaReport, *, now: float, target_s: float
+    ) -> None:
         if (
             report.itl_count is None
             or previous.itl_count is None
@@ -275,7 +377,9 @@ class Replica:
             return
         tokens = report.itl_count - previous.itl_count
         if tokens >= ITL_TOKENS_MIN:
-            self._set_tpot((report.itl_sum_s - previous.itl_sum_s) / tokens, now)
+            tpot_s = (report.itl_sum_s - previous.itl_sum_s) / tokens
+            self._set_tpot(tpot_s, now)
+            self.limit.sampled(tpot_s, tokens, in_use=self.occupied, target_s=target_s)
         else:
             # Too few to judge: keep the older scrape as the base, so that they add up.
             self._previous = previous if tokens >= 0 else report

@@ -5,6 +5,7 @@ after the grant, the slot comes back exactly once.
 """
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 
 from gateway.core.messages import (
@@ -14,41 +15,60 @@ from gateway.core.messages import (
     FirstToken,
     Granted,
     Outcome,
+    RecallDone,
     Refused,
     Request,
     Usage,
 )
 from gateway.errors import RefusedError
 from gateway.runtime.dispatcher import Dispatcher
-from gateway.runtime.gate import Waits
+from gateway.runtime.gate import RecalledError, Waits
 
 
 class LocalGate:
     """Grants from the scheduler of this process."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, *, taken_back: Callable[[], None] = lambda: None
+    ) -> None:
+        """`taken_back` is called for each request that came back from an engine in time."""
         self._dispatcher = dispatcher
+        self._taken_back = taken_back
 
     def admitted(self, request: Request, waits: Waits | None = None) -> "Admission":
         """See `Gate.admitted`."""
-        return Admission(self._dispatcher, request, waits)
+        return Admission(self._dispatcher, request, waits, taken_back=self._taken_back)
 
 
 class Admission:
     """One request with the scheduler; inside the block it is the grant itself."""
 
     __slots__ = (
-        "_decision", "_dispatcher", "_future", "_is_finished", "_request", "_waits", "position",
-        "replica", "waited_s",
+        "_decision", "_dispatcher", "_future", "_is_finished", "_is_held", "_is_recalled",
+        "_request", "_taken_back", "_task", "_waits", "position", "replica", "waited_s",
     )  # fmt: skip
 
-    def __init__(self, dispatcher: Dispatcher, request: Request, waits: Waits | None) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        request: Request,
+        waits: Waits | None,
+        *,
+        taken_back: Callable[[], None],
+    ) -> None:
         self._dispatcher = dispatcher
         self._request = request
         self._waits = waits
+        self._taken_back = taken_back
         self._decision: Granted | Refused | None = None
         self._future: asyncio.Future[None] | None = None
         self._is_finished = False
+        self._is_held = False
+        """Whether the grant was handed over to whoever asked for it."""
+        self._task: asyncio.Task[object] | None = None
+        """What waits inside a `recallable` block for the engine to begin."""
+        self._is_recalled = False
+        """Whether a recall was accepted and its answer is out."""
         self.replica = ""
         self.waited_s = 0.0
         self.position = 0
@@ -79,9 +99,31 @@ class Admission:
         self._decision = decision
         self._wake()
 
+    def recalled(self) -> bool:
+        """See `Waiter.recalled`."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+            self._is_recalled = True
+        elif not self._is_held:
+            # Granted a moment ago, and nothing was sent yet.
+            self._is_recalled = True
+        return self._is_recalled
+
+    def recallable(self) -> "Recallable":
+        """See `Grant.recallable`."""
+        return Recallable(self)
+
+    async def give_back(self) -> None:
+        """See `Grant.give_back`."""
+        assert self._is_recalled, "nobody asked for it"
+        self._take_back()
+        await self._granted()
+
     def first_token(self) -> None:
         """See `Grant.first_token`."""
-        if not self._is_finished:
+        if not (self._is_finished or self._is_recalled):
+            self._task = None
             self._dispatcher.tell(FirstToken(self._request.id))
 
     def finish(
@@ -95,18 +137,31 @@ class Admission:
     async def bounce(self) -> None:
         """See `Grant.bounce`."""
         assert not self._is_finished, "what ended cannot go back"
-        self._decision = None
-        self._dispatcher.tell(Bounced(self._request.id))
+        self._go_back(Bounced(self._request.id))
         await self._granted()
 
     async def _granted(self) -> None:
-        while self._decision is None:
-            await self._wait()
+        while self._decision is None or self._is_recalled:
+            if self._is_recalled:
+                self._take_back()
+            else:
+                await self._wait()
         if isinstance(self._decision, Refused):
             self._is_finished = True
             raise RefusedError(self._decision.reason, self._decision.retry_after_s)
         self.replica = self._decision.replica
         self.waited_s = self._decision.waited_s
+        self._is_held = True
+
+    def _take_back(self) -> None:
+        self._taken_back()
+        self._go_back(RecallDone(self._request.id))
+
+    def _go_back(self, event: Bounced | RecallDone) -> None:
+        # Before the scheduler hears of it: the next grant may come at once.
+        self._decision = None
+        self._is_held = self._is_recalled = False
+        self._dispatcher.tell(event)
 
     async def _wait(self) -> None:
         loop = asyncio.get_running_loop()
@@ -129,3 +184,43 @@ class Admission:
     def _end(self) -> None:
         self.finish(Outcome.CANCELLED)
         self._dispatcher.forget(self._request.id)
+
+    # Called by the block.
+
+    def wait_to_begin(self, task: "asyncio.Task[object]") -> None:
+        """From now on a recall cancels `task`."""
+        assert self._is_held, "only a grant can be recalled"
+        self._task = task
+
+    def wait_no_longer(self) -> bool:
+        """From now on a recall comes too late; returns whether one came in time."""
+        self._task = None
+        return self._is_recalled
+
+
+class Recallable:
+    """One wait for an engine to begin: a recall cancels it, and comes out as RecalledError."""
+
+    __slots__ = ("_admission", "_cancelling", "_task")
+
+    def __init__(self, admission: Admission) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._admission = admission
+        self._task = task
+        self._cancelling = task.cancelling()
+
+    def __enter__(self) -> None:
+        self._admission.wait_to_begin(self._task)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self._admission.wait_no_longer():
+            return
+        # As in asyncio.timeout: where somebody else cancels too, the task ends.
+        if self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise RecalledError from None

@@ -7,7 +7,16 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol, assert_never
 
-from gateway.core.messages import Event, Granted, Refused, WakeWanted, Woke
+from gateway.core.messages import (
+    Event,
+    Granted,
+    Recalled,
+    RecallTooLate,
+    Refused,
+    ScaleAdvised,
+    WakeWanted,
+    Woke,
+)
 from gateway.core.scheduler import Scheduler
 
 
@@ -17,19 +26,34 @@ class Waiter(Protocol):
     def decided(self, decision: Granted | Refused) -> None:
         """The scheduler decided; called synchronously, must not block."""
 
+    def recalled(self) -> bool:
+        """The scheduler wants the request back; called synchronously, must not block.
+
+        False: too late, the engine began. True: `RecallDone` follows, unless the request ends.
+        """
+
 
 class Dispatcher:
     """Feeds the scheduler and delivers its decisions."""
 
-    def __init__(self, scheduler: Scheduler, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        clock: Callable[[], float],
+        *,
+        advised: Callable[[ScaleAdvised], None] = lambda _: None,
+    ) -> None:
+        """`advised` hears each advice on the number of replicas; it must not block."""
         self.scheduler = scheduler
         self.clock = clock
+        self._advised = advised
         self._waiters: dict[str, Waiter] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
     def tell(self, event: Event) -> None:
         """Hand one event to the scheduler and carry out what it decides."""
+        begun: tuple[str, ...] = ()
         for decision in self.scheduler.handle(event, self.clock()):
             match decision:
                 case Granted() | Refused():
@@ -39,8 +63,18 @@ class Dispatcher:
                         waiter.decided(decision)
                 case WakeWanted():
                     self._wake_at(decision.at)
+                case Recalled():
+                    # Without a waiter its end was told, and that was the answer.
+                    waiter = self._waiters.get(decision.request_id)
+                    if waiter is not None and not waiter.recalled():
+                        begun += (decision.request_id,)
+                case ScaleAdvised():
+                    self._advised(decision)
                 case _:
                     assert_never(decision)
+        # Only now: a decision is carried out before the scheduler hears anything else.
+        for request_id in begun:
+            self.tell(RecallTooLate(request_id))
 
     def await_decision(self, request_id: str, waiter: Waiter) -> None:
         """From now on `waiter` hears what is decided about `request_id`."""

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,14 +22,36 @@ class Waits:
     every_s: float
 
 
+class RecalledError(Exception):
+    """The scheduler wants the request back before the engine began with it."""
+
+
 class Grant(Protocol):
-    """Permission to use one replica. Ends once, when the upstream ends or the block is left."""
+    """Permission to use one replica. Ends once, when the upstream ends or the block is left.
+
+    The scheduler may want it back as long as the engine has not begun. It learns by itself that
+    this comes too late once `first_token` was told or a `recallable` block was left.
+    """
 
     replica: str
     waited_s: float
     """From arrival to the (last) release."""
     position: int
     """Place in the line on entry; 0 when it did not wait."""
+
+    def recallable(self) -> AbstractContextManager[None]:
+        """Wait in this block for the engine to begin; RecalledError comes out of it if it must not.
+
+        A recall cancels what is awaited inside. Then nothing that arrives counts any more: the way
+        to the engine must be cut, and `give_back` called. The block is entered at once after each
+        grant, and its own task must not wait for the scheduler inside.
+        """
+
+    async def give_back(self) -> None:
+        """The engine let go of what was recalled: to one's place, and wait for another grant.
+
+        Raises RefusedError.
+        """
 
     def first_token(self) -> None:
         """The engine began to answer."""

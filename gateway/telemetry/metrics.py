@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from prometheus_client import (
     CollectorRegistry,
     Counter,
+    Gauge,
     Histogram,
     disable_created_metrics,
     generate_latest,
@@ -86,6 +87,8 @@ class Metrics:
             "Attempts beyond the first, before the first byte.",
             registry=self.registry,
         )
+        self._migrations = _migrations(self.registry)
+        self._advised = _advised(self.registry)
         self.registry.register(_SchedulerGauges(scheduler, clock, version))
 
     def settled(self, record: SettledRequest) -> None:
@@ -109,6 +112,15 @@ class Metrics:
             series.prompt.inc(record.usage.prompt_tokens)
             series.cached.inc(record.usage.cached_tokens)
             series.output.inc(record.usage.output_tokens)
+
+    def advised(self, models: Iterable[str], replicas: int) -> None:
+        """The replicas that serve `models` should be so many."""
+        for model in models:
+            self._advised.labels(model).set(replicas)
+
+    def recalled(self, kind: str) -> None:
+        """Count one move; `kind` is one of a few words of ours."""
+        self._migrations.labels(kind).inc()
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
@@ -172,16 +184,21 @@ class _SchedulerGauges(Collector):
         family = GaugeMetricFamily(
             "fairgate_flow_control_queue_size", "Requests waiting now.", labels=("tier", "model")
         )
-        counts: dict[tuple[str, str], int] = {}
         tiers = self._scheduler.policy.tiers
+        shared: dict[tuple[str, str], int] = {}
         for pool in self._scheduler.pools:
-            for tier in tiers:
-                for model in pool.models:
-                    counts.setdefault((tier.name, model), 0)
-        for waiting in self._scheduler.waiting.values():
-            key = (tiers[waiting.request.tier].name, waiting.request.model)
-            counts[key] = counts.get(key, 0) + 1
-        for labels, count in counts.items():
+            for tier, queue in zip(tiers, pool.queues, strict=True):
+                if len(pool.models) == 1:
+                    family.add_metric((tier.name, *pool.models), queue.count)
+                else:
+                    shared |= {(tier.name, model): 0 for model in pool.models}
+        if shared:
+            # Models that share replicas share queues: only the requests tell them apart.
+            for waiting in self._scheduler.waiting.values():
+                key = (tiers[waiting.request.tier].name, waiting.request.model)
+                if key in shared:
+                    shared[key] += 1
+        for labels, count in shared.items():
             family.add_metric(labels, count)
         return family
 
@@ -208,12 +225,12 @@ class _SchedulerGauges(Collector):
                 name = (replica.name,)
                 gauge["replica_freeness"].add_metric(name, freeness(replica, pool.headroom, 0))
                 gauge["replica_waiting_estimate"].add_metric(name, replica.waiting)
-                gauge["replica_inflight"].add_metric(name, replica.ledger.sequences)
+                gauge["replica_inflight"].add_metric(name, replica.occupied - replica.foreign)
                 gauge["replica_foreign"].add_metric(name, replica.foreign)
                 gauge["replica_slots"].add_metric(name, replica.slots or 0)
+                open_tiers = pool.open_tiers(replica, now)
                 for rank, tier in enumerate(policy.tiers):
-                    is_open = rank < pool.open_tiers(replica, now)
-                    opened.add_metric((replica.name, tier.name), float(is_open))
+                    opened.add_metric((replica.name, tier.name), float(rank < open_tiers))
                 if replica.is_usable:
                     used += replica.occupied
                     slots += replica.slots or 0
@@ -221,6 +238,24 @@ class _SchedulerGauges(Collector):
             gauge["pool_saturation"].add_metric((",".join(sorted(pool.models)),), saturation)
         yield from gauge.values()
         yield opened
+
+
+def _migrations(registry: CollectorRegistry) -> Counter:
+    return Counter(
+        "fairgate_migrations",
+        "Requests that were moved between replicas or taken back from one, by kind.",
+        ("kind",),
+        registry=registry,
+    )
+
+
+def _advised(registry: CollectorRegistry) -> Gauge:
+    return Gauge(
+        "fairgate_scale_advised_replicas",
+        "Replicas that should serve the model, as last advised.",
+        ("model",),
+        registry=registry,
+    )
 
 
 def _gauges(helps: dict[str, str]) -> dict[str, GaugeMetricFamily]:

@@ -272,6 +272,7 @@ class Probe:
                     models=frozenset(self.status.models),
                     slots=self.status.slots,
                     weight=self.address.weight,
+                    context_tokens=self._context_tokens(),
                 )
             )
 
@@ -323,6 +324,11 @@ class Probe:
         otherwise = self._facts.max_model_len if self._facts else None
         names = listed if self.address.models is None else sorted(self.address.models)
         return {name: listed.get(name) or otherwise for name in names}
+
+    def _context_tokens(self) -> int | None:
+        """The longest context of all models here; None while one of them does not say."""
+        told = [tokens for tokens in self.status.models.values() if tokens is not None]
+        return max(told) if told and len(told) == len(self.status.models) else None
 
     def _detail(self, report: ReplicaReport | None) -> str | None:
         notes = []

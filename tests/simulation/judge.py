@@ -1,6 +1,6 @@
 """Who should have got how much: weighted max-min shares, and a verdict with a margin."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 
 def max_min(
@@ -41,3 +41,8 @@ def unfair(
         for user, share in sorted(shares.items())
         if abs(served.get(user, 0.0) - share) > margin * share
     ]
+
+
+def backlogged(users: Iterable[str]) -> dict[str, float]:
+    """Demands of users who always have more."""
+    return dict.fromkeys(users, float("inf"))

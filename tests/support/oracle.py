@@ -1,48 +1,231 @@
-"""Brute force against the scheduler's own choice: was it allowed, was it the right one?
+"""The release gate and the order, once more, by definition: was a choice allowed, was it right?
 
-It looks at everything that waits, one by one, where the scheduler looks at the tops of heaps.
+It adds up grants one by one and looks at everything that waits, where the scheduler keeps sums,
+caches and heaps. What it takes over from the scheduler are beliefs about an engine (slots, foreign
+load, speeds) and the tags of the flows; what it derives again is all that follows from them.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from gateway.core.fairqueue import FairQueue, Waiting
-from gateway.core.gate import unfit_by
+from gateway.core.fairqueue import FairQueue
+from gateway.core.flows import Waiting
+from gateway.core.locality import OVERTAKING_COST_MAX
 from gateway.core.placement import Choice
 from gateway.core.pool import Pool
 from gateway.core.replica import Replica
 
-Choose = Callable[[Pool, Sequence[Replica], float], Choice | None]
+Choose = Callable[[Pool, Iterable[Replica], float], Choice | None]
+
+
+class Engine:
+    """What one replica holds, added up grant by grant."""
+
+    def __init__(self, pool: Pool, replica: Replica) -> None:
+        self.pool = pool
+        self.replica = replica
+        grants = replica.ledger.grants.values()
+        fresh = [each for each in grants if not each.is_started]
+        own = sum(each.sequences for each in grants if each.waiting.kind.decodes)
+        self.held = own + replica.foreign
+        self.unstarted = sum(each.sequences for each in fresh if each.waiting.kind.decodes)
+        self.prefill_tokens = sum(
+            each.waiting.prompt_tokens - each.cached_tokens for each in fresh
+        )  # fmt: skip
+
+    def waits(self) -> int:
+        """Estimate of what waits inside it."""
+        replica = self.replica
+        if replica.slots is None:
+            return max(0, min(self.unstarted, self.held - replica.proven_sequences))
+        capacity = replica.kv_capacity_tokens
+        if capacity is not None and replica.kv_tokens > capacity:
+            return max(self.unstarted, self.held - replica.slots)
+        return max(0, self.held - replica.slots)
+
+    def allowance(self, tier: int, now: float) -> int:
+        """What `tier` may leave waiting inside it."""
+        policy, replica = self.pool.policy, self.replica
+        limit = min(each.queue_limit for each in policy.tiers[: tier + 1])
+        if policy.allowance == "constant" or limit <= 1:
+            return limit
+        bridged_s = replica.round_trip_s + replica.step_s
+        bridged = math.ceil(replica.release_rate.per_s(now) * bridged_s - 1e-9)
+        return min(limit, max(1, bridged))
+
+    def away(self, tier: int, now: float) -> int:
+        """Slots kept from `tier`."""
+        slots = self.replica.slots
+        if slots is None:
+            return 0
+        return min(slots - 1, math.ceil(reserved(self.pool, tier, now) * slots - 1e-9))
+
+
+def objection(
+    pool: Pool, replica: Replica, waiting: Waiting, *, tier: int, now: float
+) -> str | None:
+    """Why this request may not go there by the gates of `tier`; None: it may."""
+    request, kind = waiting.request, waiting.kind
+    if replica.is_lost or replica.is_draining or replica.is_removed:
+        return "unusable"
+    if request.model not in replica.models or replica.name in request.excluded:
+        return "elsewhere"
+    if now < replica.busy_until:
+        return "busy"
+    other = replica.reserved_for
+    if other not in (None, waiting) and other.ticket and now < replica.reserved_until:
+        return "reserved"
+    engine = Engine(pool, replica)
+    if not pool.policy.release_at_once and kind.decodes:
+        shut = _gate(engine, tier, now)
+        if shut is not None:
+            return shut
+    return _size(engine, waiting, tier, now)
+
+
+def _gate(engine: Engine, tier: int, now: float) -> str | None:
+    """What shuts the gate to an ordinary request."""
+    replica, policy = engine.replica, engine.pool.policy
+    waits, allowance, held, slots = (
+        engine.waits(), engine.allowance(tier, now), engine.held, replica.slots,
+    )  # fmt: skip
+    is_full = slots is not None and held >= slots
+    if (waits or (is_full and allowance == 0)) and waits >= allowance:
+        return "queue"
+    if held == 0:
+        return None
+    away = engine.away(tier, now)
+    if slots is not None and away and held >= slots - away:
+        return "headroom"
+    limit_s = min(each.tpot_limit_ms for each in policy.tiers[: tier + 1]) / 1e3
+    if replica.tpot_s is not None and held >= policy.min_inflight:
+        silent_s = max(0.0, now - replica.tpot_at)
+        if (replica.tpot_s - limit_s) * 0.5 ** (silent_s / 5.0) > 0.02 * limit_s:
+            return "speed"
+    if policy.limiter == "adaptive" and held >= replica.limit.limit:
+        return "limit"
+    if policy.inflight_limit is not None and held >= policy.inflight_limit:
+        return "limit"
+    if now < replica.warm_until:
+        share = (now - replica.warm_from) / (replica.warm_until - replica.warm_from)
+        if held >= max(1.0, share * (slots or replica.proven_sequences or 1)):
+            return "warm-up"
+    return None
+
+
+def _size(engine: Engine, waiting: Waiting, tier: int, now: float) -> str | None:
+    """What keeps off this request for its size."""
+    replica, pool, request = engine.replica, engine.pool, waiting.request
+    if engine.prefill_tokens:
+        tokens = engine.prefill_tokens + waiting.prompt_tokens
+        if request.prefix:
+            tokens -= replica.warmth.cached_tokens(request.prefix)
+        limit_s = min(each.prefill_limit_s for each in pool.policy.tiers[: tier + 1])
+        if tokens / replica.prefill_rate > limit_s + 1e-9:
+            return "prefill"
+    if not waiting.kind.decodes or engine.held == 0:
+        return None
+    capacity = replica.kv_capacity_tokens
+    if capacity is not None:
+        share = 1.0 - reserved(pool, tier, now)
+        if replica.kv_tokens + waiting.kv_tokens > capacity * share + 1e-6:
+            return "kv"
+    slots, sequences = replica.slots, request.sequences
+    if slots is not None and sequences > 1:
+        away = engine.away(tier, now)
+        spare = 0 if away else engine.allowance(tier, now)
+        if engine.held + min(sequences, slots) > slots - away + spare:
+            return "sequences"
+    return None
+
+
+def reserved(pool: Pool, tier: int, now: float) -> float:
+    """Share kept from `tier`: the headroom of every active tier above, or of all of them."""
+    policy = pool.policy
+    last = len(policy.tiers) - 1
+    shares = 0.0
+    for rank in range(tier if last else 0):
+        seen = pool._last_seen[rank]
+        if not policy.lend or (seen is not None and now - seen <= policy.hold_s):
+            shares += policy.headroom_max * math.exp(-2.5 / last * rank)
+    return shares
+
+
+# --- the order --------------------------------------------------------------------------------
 
 
 def judged(choose: Choose) -> Choose:
     """`choose`, with every answer judged before it is given."""
 
-    def choose_judged(pool: Pool, replicas: Sequence[Replica], now: float) -> Choice | None:
-        choice = choose(pool, replicas, now)
+    def choose_judged(pool: Pool, replicas: Iterable[Replica], now: float) -> Choice | None:
+        known = list(replicas)
+        choice = choose(pool, known, now)
         if choice is None:
-            idle = list(eligible(pool, replicas, now))
-            assert not idle, f"{idle[0].request.id} fits, and nothing was chosen"
+            for tier, head in eligible(pool, known, now):
+                raise AssertionError(f"{head.request.id} of {tier} fits, and nothing was chosen")
             return None
-        _judge_order(pool, replicas, choice, now)
-        _judge_capacity(pool, choice, now)
+        judge_order(pool, known, choice, now)
+        waiting, replica = choice.waiting, choice.replica
+        is_favoured = choice.is_owed or choice.is_aged
+        tier = 0 if is_favoured else waiting.request.tier
+        shut = objection(pool, replica, waiting, tier=tier, now=now)
+        assert shut is None, f"{waiting.request.id} was put on {replica.name} despite {shut}"
         return choice
 
     return choose_judged
 
 
-def eligible(pool: Pool, replicas: Iterable[Replica], now: float) -> Iterator[Waiting]:
-    """All that is first of its class and could go to one of `replicas` by its own tier's gates."""
+def eligible(
+    pool: Pool, replicas: Iterable[Replica], now: float
+) -> Iterator[tuple[int, Waiting]]:
+    """(tier, request): all first of their class that may go to one of `replicas` as they are."""
     known = list(replicas)
     for tier, queue in enumerate(pool.queues):
-        for head in _heads(queue):
-            if any(_takes(pool, replica, head, tier, now) for replica in known):
-                yield head
+        for head in heads(queue):
+            if any(
+                objection(pool, each, head, tier=tier, now=now) is None for each in known
+            ):
+                yield tier, head
+
+
+def overdue(
+    pool: Pool, looked_at: Mapping[str, float], now: float
+) -> Iterator[tuple[Waiting, Replica]]:
+    """(request, replica): all that could have gone when the replica was last looked at.
+
+    A gate that time alone has opened since is looked at again when the scheduler wakes.
+    """
+    for tier, queue in enumerate(pool.queues):
+        for head in heads(queue):
+            for replica in pool.replicas.values():
+                is_due = now < replica.fresh_until or replica.is_stale
+                since = min(replica.judged_at, looked_at.get(replica.name, replica.judged_at))
+                if is_due and all(
+                    objection(pool, replica, head, tier=tier, now=at) is None
+                    for at in (since, now)
+                ):
+                    yield head, replica
+
+
+def heads(queue: FairQueue) -> Iterator[Waiting]:
+    """The first of each class, after a look whether it is; among equals either may be."""
+    waiting = list(queue)
+    for kind in {each.kind: None for each in waiting}:
+        head = queue.head(kind)
+        assert head is not None, "a class waits and has no head"
+        for other in waiting:
+            if other.kind is kind and ranks_before(queue, other, head):
+                raise AssertionError(f"{other.request.id} is behind {head.request.id}")
+        yield head
 
 
 def ranks_before(queue: FairQueue, one: Waiting, other: Waiting) -> bool:
-    """Whether `one` ranks strictly before `other`: by tenant, by user, by arrival."""
+    """Whether `one` ranks strictly before `other`: by tenant, by user, by the user's own order."""
     a, b = one.request, other.request
+    if a.is_continuation or b.is_continuation:
+        if a.is_continuation and b.is_continuation:
+            return one.order < other.order
+        return a.is_continuation
     if a.tenant != b.tenant:
         return queue.tenants[a.tenant].start < queue.tenants[b.tenant].start
     users = queue.tenants[a.tenant].users
@@ -51,91 +234,58 @@ def ranks_before(queue: FairQueue, one: Waiting, other: Waiting) -> bool:
     return one.order < other.order
 
 
-def _heads(queue: FairQueue) -> Iterator[Waiting]:
-    """The first of each class, after a look whether it is; among equals either may be."""
-    waiting = list(queue)
-    for kind in {each.kind: None for each in waiting}:
-        head = queue.head(kind)
-        assert head is not None, f"{kind} waits and has no head"
-        for other in waiting:
-            if other.kind == kind and ranks_before(queue, other, head):
-                raise AssertionError(f"{other.request.id} is behind {head.request.id}")
-        yield head
-
-
-def _takes(pool: Pool, replica: Replica, waiting: Waiting, tier: int, now: float) -> bool:
-    reserved = pool.reserved(now)
-    judge = pool.policy.tiers[tier]
-    return (
-        # A gate that time alone may have opened since is looked at when the scheduler wakes.
-        tier < (replica.open_tiers or 0)
-        and replica.may_serve(waiting.request)
-        and unfit_by(waiting, replica, judge, reserved=reserved[tier]) is None
-    )
-
-
-def _judge_order(pool: Pool, replicas: Sequence[Replica], choice: Choice, now: float) -> None:
+def judge_order(pool: Pool, replicas: Sequence[Replica], choice: Choice, now: float) -> None:
+    """Nobody who could have gone instead ranks before the chosen one."""
     chosen, tier = choice.waiting, choice.waiting.request.tier
-    name = chosen.request.id
-    queue = pool.queues[tier]
+    name, queue = chosen.request.id, pool.queues[choice.waiting.request.tier]
+    if choice.is_aged:
+        _judge_age(pool, choice, now)
+        return
+    by_prefix = pool.policy.within_user == "prefix"
     for other in queue:
-        if other.kind == chosen.kind:
+        is_own = by_prefix and (other.request.tenant, other.request.user) == (
+            chosen.request.tenant, chosen.request.user,
+        )  # fmt: skip
+        if other.kind is chosen.kind and not is_own:
             assert not ranks_before(queue, other, chosen), f"{name} overtook its own class"
+    if by_prefix:
+        _judge_prefix(choice)
     if choice.is_owed:
         deficit = pool.floors.deficits[tier]
         assert deficit >= chosen.cost, f"{name} was not owed the floor: {deficit}"
         return
-    for passed in eligible(pool, replicas, now):
-        rank = passed.request.tier
-        assert rank >= tier, f"{name} overtook {passed.request.id} of a higher tier"
+    for rank, passed in eligible(pool, replicas, now):
+        own = passed.lane is chosen.lane and by_prefix
         if rank == tier:
-            overtaken = ranks_before(queue, passed, chosen)
-            assert not overtaken, f"{name} overtook {passed.request.id}"
+            is_before = not own and ranks_before(queue, passed, chosen)
+        elif pool.shares is None:
+            is_before = rank < tier
+        else:
+            is_before = pool.shares.starts[rank] < pool.shares.starts[tier]
+        assert not is_before, f"{name} of {tier} overtook {passed.request.id} of {rank}"
 
 
-def _judge_capacity(pool: Pool, choice: Choice, now: float) -> None:
-    waiting, replica, policy = choice.waiting, choice.replica, pool.policy
-    name = waiting.request.id
-    tier = 0 if choice.is_owed else waiting.request.tier
-    limit = policy.tiers[tier].queue_limit
-    grants = list(replica.ledger.grants.values())
-    held = sum(grant.sequences for grant in grants) + replica.foreign
-    unstarted = [grant for grant in grants if not grant.is_started]
-    assert replica.may_serve(waiting.request), f"{name} cannot run on {replica.name}"
-    assert now >= replica.busy_until, f"{name} was put on a busy replica"
-    if held == 0:
+def _judge_age(pool: Pool, choice: Choice, now: float) -> None:
+    request, after_s = choice.waiting.request, pool.policy.ageing.after_s
+    assert after_s is not None, "nobody ages under this policy"
+    assert request.tier > 0, f"{request.id} was promoted from the first tier"
+    assert now - request.arrived_at >= after_s, f"{request.id} is too young to be promoted"
+    for queue in pool.queues[1:]:
+        for other in queue:
+            if other.kind is choice.waiting.kind:
+                is_older = other.request.arrived_at < request.arrived_at
+                assert not is_older, f"{other.request.id} is older than {request.id}"
+
+
+def _judge_prefix(choice: Choice) -> None:
+    """Whoever is not the first of its user must have more of its prompt cached there."""
+    chosen, lane = choice.waiting, choice.waiting.lane
+    assert lane is not None
+    first = min(lane.requests, key=lambda each: each.order, default=chosen)
+    if first is chosen or chosen.request.is_continuation:
         return
-    sequences = waiting.request.sequences
-    if replica.slots is not None:
-        sequences = min(sequences, replica.slots)
-        reserve = _slot_reserve(pool, tier, replica.slots, now)
-        room = replica.slots - reserve + (limit if reserve == 0 else 0)
-        assert held + sequences <= room, f"{name} went beyond the slots: {held}/{room}"
-    else:
-        open_ended = sum(grant.sequences for grant in unstarted)
-        beyond = min(open_ended, held - replica.proven_sequences)
-        assert beyond <= 0 or beyond < limit, f"{name} went beyond the unstarted allowance"
-    kv_tokens = replica.kv_tokens + waiting.kv_tokens
-    if replica.kv_capacity_tokens is not None:
-        share = 1.0 - _reserved(pool, tier, now)
-        assert kv_tokens <= replica.kv_capacity_tokens * share, f"{name} does not fit the KV"
-    prompts = sum(grant.waiting.prompt_tokens for grant in unstarted)
-    if prompts:
-        seconds = (prompts + waiting.prompt_tokens) / replica.prefill_rate
-        assert seconds <= policy.tiers[tier].prefill_limit_s, f"{name} queues up prefill"
-
-
-def _reserved(pool: Pool, tier: int, now: float) -> float:
-    """The definition: the headroom of every active tier above, or of all of them."""
-    policy = pool.policy
-    last = max(1, len(policy.tiers) - 1)
-    shares = 0.0
-    for rank in range(tier if len(policy.tiers) > 1 else 0):
-        seen = pool._last_seen[rank]
-        if not policy.lend or (seen is not None and now - seen <= policy.hold_s):
-            shares += policy.headroom_max * math.exp(-2.5 / last * rank)
-    return shares
-
-
-def _slot_reserve(pool: Pool, tier: int, slots: int, now: float) -> int:
-    return min(slots - 1, math.ceil(_reserved(pool, tier, now) * slots - 1e-9))
+    warmth = choice.replica.warmth
+    mine = warmth.cached_tokens(chosen.request.prefix)
+    theirs = warmth.cached_tokens(first.request.prefix)
+    assert mine > theirs, f"{chosen.request.id} overtook without a warmer prefix"
+    assert lane.overtaken < OVERTAKING_COST_MAX, f"{chosen.request.id} overtook for too long"

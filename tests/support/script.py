@@ -8,6 +8,7 @@ from typing import Self
 
 from gateway.core import invariants
 from gateway.core.messages import (
+    Adopted,
     Arrived,
     Bounced,
     Cancelled,
@@ -22,6 +23,9 @@ from gateway.core.messages import (
     PolicyChanged,
     Progressed,
     Reason,
+    Recalled,
+    RecallDone,
+    RecallTooLate,
     Refused,
     ReplicaFound,
     ReplicaLost,
@@ -29,6 +33,7 @@ from gateway.core.messages import (
     ReplicaReport,
     ReplicaReported,
     Request,
+    ScaleAdvised,
     Usage,
     WakeWanted,
     Woke,
@@ -67,6 +72,11 @@ class Script:
         """Id -> replica, in the order in which they were let go."""
         self.waiting: set[str] = set()
         self.refused: dict[str, Refused] = {}
+        self.recalled: dict[str, str] = {}
+        """Id -> replica of recalls that were not answered yet."""
+        self.recall_log: list[tuple[float, str, str]] = []
+        """(instant, id, replica) of all recalls so far."""
+        self.advice: list[ScaleAdvised] = []
         self.ended: set[str] = set()
         self._requests: dict[str, Request] = {}
         self._started: set[str] = set()
@@ -110,33 +120,38 @@ class Script:
         slots: int | None = None,
         models: Iterable[str] = ("m",),
         weight: float = 1.0,
+        context_tokens: int | None = None,
     ) -> Self:
         """A replica is found, or found to be different."""
         return self.tell(
-            ReplicaFound(replica=name, models=frozenset(models), slots=slots, weight=weight)
-        )
+            ReplicaFound(
+                replica=name, models=frozenset(models), slots=slots, weight=weight,
+                context_tokens=context_tokens,
+            )
+        )  # fmt: skip
 
     def arrive(self, id: str, *, output_tokens: int = 10, **fields: object) -> Self:
         """A request comes; `output_tokens` is what it will really produce, unknown to anybody."""
-        given = {
-            "model": "m",
-            "tier": 0,
-            "tenant": "t",
-            "user": "u",
-            "arrived_at": self.now,
-            "prompt_tokens": 10,
-            "streams": True,
-            **fields,
-        }
-        request = Request(id=id, **given)  # type: ignore[arg-type]  # free keywords
-        assert id not in self.waiting | set(self.running), f"{id} is already here"
-        self.ended.discard(id)
-        self._requests[id] = request
-        self._truth[id] = Usage(
-            prompt_tokens=request.prompt_tokens or 0, output_tokens=output_tokens
-        )
+        request = self._new(id, output_tokens, fields)
         self.waiting.add(id)
         return self.tell(Arrived(request))
+
+    def take_over(
+        self, id: str, replica: str, *, is_started: bool = True, running_s: float = 1.0,
+        output_tokens: int = 10, **fields: object,
+    ) -> Self:
+        """A request that another scheduler granted turns out to run on `replica`."""
+        request = self._new(id, output_tokens, fields)
+        knows = self.scheduler.pool_of(request.model) is not None
+        if knows and replica in self.scheduler.replicas:
+            self.running[id] = replica
+            if is_started:
+                self._started.add(id)
+        else:
+            self.ended.add(id)
+        return self.tell(
+            Adopted(request=request, replica=replica, running_s=running_s, is_started=is_started)
+        )  # fmt: skip
 
     def arrive_many(self, prefix: str, count: int, **fields: object) -> Self:
         """`prefix0`, `prefix1` ... arrive at this instant."""
@@ -183,10 +198,18 @@ class Script:
 
     def bounce(self, id: str) -> Self:
         """The engine was busy."""
-        del self.running[id]
-        self.waiting.add(id)
-        self._started.discard(id)
+        self._go_back(id)
         return self.tell(Bounced(id))
+
+    def give_back(self, id: str) -> Self:
+        """A recall came in time."""
+        self._go_back(id)
+        return self.tell(RecallDone(id))
+
+    def keep(self, id: str) -> Self:
+        """A recall came too late."""
+        self.recalled.pop(id, None)
+        return self.tell(RecallTooLate(id))
 
     def report(self, name: str, *, sent_at: float | None = None, **figures: object) -> Self:
         """A scrape comes back; without `sent_at` it was asked for just now."""
@@ -262,9 +285,37 @@ class Script:
         """The request as it arrived last."""
         return self._requests[id]
 
+    def _new(self, id: str, output_tokens: int, fields: dict[str, object]) -> Request:
+        given = {
+            "model": "m",
+            "tier": 0,
+            "tenant": "t",
+            "user": "u",
+            "arrived_at": self.now,
+            "prompt_tokens": 10,
+            "streams": True,
+            **fields,
+        }
+        request = Request(id=id, **given)  # type: ignore[arg-type]  # free keywords
+        assert id not in self.waiting | set(self.running), f"{id} is already here"
+        self.ended.discard(id)
+        self._requests[id] = request
+        self._truth[id] = Usage(
+            prompt_tokens=request.prompt_tokens or 0, output_tokens=output_tokens
+        )
+        return request
+
     def _heard(self, decision: Decision) -> None:
         if isinstance(decision, WakeWanted):
             self._wake_at = decision.at
+            return
+        if isinstance(decision, ScaleAdvised):
+            scaling = self.scheduler.policy.scaling
+            assert scaling.min <= decision.replicas <= scaling.max, f"{decision} is out of bounds"
+            self.advice.append(decision)
+            return
+        if isinstance(decision, Recalled):
+            self._asked_back(decision)
             return
         id = decision.request_id
         assert id in self.waiting, f"{decision} about a request that does not wait"
@@ -276,11 +327,25 @@ class Script:
             self.refused[id] = decision
             self._end(id)
 
+    def _asked_back(self, decision: Recalled) -> None:
+        id = decision.request_id
+        assert self.running.get(id) == decision.replica, f"{id} is recalled from elsewhere"
+        assert id not in self._started, f"{id} is recalled after its first token"
+        self.recalled[id] = decision.replica
+        self.recall_log.append((self.now, id, decision.replica))
+
+    def _go_back(self, id: str) -> None:
+        del self.running[id]
+        self.recalled.pop(id, None)
+        self.waiting.add(id)
+        self._started.discard(id)
+
     def _gone(self, id: str) -> None:
         if id in self.waiting or id in self.running:
             self._end(id)
         self.waiting.discard(id)
         self.running.pop(id, None)
+        self.recalled.pop(id, None)
         self._started.discard(id)
 
     def _end(self, id: str) -> None:

@@ -2,12 +2,23 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 
-from gateway.core.messages import Closed, Event, Outcome, Reason, ReplicaRemoved, Usage
+from gateway.core.messages import (
+    Closed,
+    DrainAsked,
+    Event,
+    Outcome,
+    Reason,
+    RecallTooLate,
+    ReplicaRemoved,
+    Usage,
+)
 from gateway.errors import RefusedError
-from gateway.runtime.gate import Waits
+from gateway.runtime.admission import Admission
+from gateway.runtime.gate import RecalledError, Waits
 from tests.support.admitting import Gated, steps
 from tests.support.jumping import run_jumping
 
@@ -83,7 +94,71 @@ async def failing(gated: Gated, body: Callable[[], Awaitable[None]]) -> None:
         await fail()
 
 
-STORIES = [at_once, after_waiting, with_comments, bounced, finished, failing]
+async def recalled(gated: Gated, body: Callable[[], Awaitable[None]]) -> None:
+    """Taken back before the engine begins, granted again at once, and too late the second time."""
+    async with gated.admitted() as grant:
+        soon(3, lambda: wanted_back(gated, grant))
+        with suppress(RecalledError):
+            with grant.recallable():
+                await steps(6)
+            return
+        await steps(2)
+        await grant.give_back()
+        with grant.recallable():
+            grant.first_token()
+        wanted_back(gated, grant)
+        await body()
+
+
+async def recalled_and_waiting(gated: Gated, body: Callable[[], Awaitable[None]]) -> None:
+    """Taken back from a replica that is drained, while the other one is still full."""
+    gated.find("s", 1)
+    other = gated.admitted()
+    await other.__aenter__()
+    async with gated.admitted() as grant:
+        gated.dispatcher.tell(DrainAsked(grant.replica))
+        soon(8, other._end)
+        soon(2, lambda: wanted_back(gated, grant))
+        with suppress(RecalledError), grant.recallable():
+            await steps(6)
+        await grant.give_back()
+        assert grant.replica == other.replica
+        await body()
+
+
+async def recalled_at_once(gated: Gated, body: Callable[[], Awaitable[None]]) -> None:
+    """Wanted back between the decision and its delivery."""
+    other = gated.admitted()
+    await other.__aenter__()
+    stay = gated.admitted()
+
+    def hand_over() -> None:
+        other._end()
+        if stay._decision is not None:
+            wanted_back(gated, stay)
+
+    soon(2, hand_over)
+    async with stay as grant:
+        with grant.recallable():
+            await body()
+
+
+def soon(count: int, action: Callable[[], None]) -> None:
+    """Do it after `count` turns of the loop, whoever is cancelled meanwhile."""
+    loop = asyncio.get_running_loop()
+    loop.call_soon(soon, count - 1, action) if count else action()
+
+
+def wanted_back(gated: Gated, stay: Admission) -> None:
+    """What the dispatcher does with a recall of a request that it still knows."""
+    if not stay._is_finished and not stay.recalled():
+        gated.dispatcher.tell(RecallTooLate(stay._request.id))
+
+
+STORIES = [
+    at_once, after_waiting, with_comments, bounced, finished, failing, recalled,
+    recalled_and_waiting, recalled_at_once,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("step", [*STEPS, None])

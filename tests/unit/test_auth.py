@@ -4,7 +4,14 @@ import asyncio
 
 import pytest
 
-from gateway.api.auth import Asked, Asking, authenticated, credential, headers_of
+from gateway.api.auth import (
+    SESSION_CHARS_MAX,
+    Asked,
+    Asking,
+    authenticated,
+    credential,
+    headers_of,
+)
 from gateway.api.routes import CHAT
 from gateway.api.wire import Call, parse
 from gateway.errors import BadRequestError, InvalidKeyError
@@ -144,29 +151,100 @@ def test_a_name_that_is_no_utf8_is_a_name_too() -> None:
     assert asking.asked(SPEAKER, {b"x-fairgate-user": b"jos\xe9"}, call()).user == "josé"
 
 
+@pytest.mark.parametrize("body", [b"{}", b'{"stream":true}'])
 @pytest.mark.parametrize(
-    ("streams", "headers", "patience_s"),
+    ("headers", "patience_s"),
     [
-        (False, {}, None),
-        (False, {"x_fairgate_patience_s": "12.5"}, 12.5),
-        (False, {"x_llm_d_inference_ttl": "30"}, 30.0),
-        (False, {"x_stainless_read_timeout": "600"}, 600.0),
-        (False, {"x_stainless_read_timeout": "600", "x_fairgate_patience_s": "20"}, 20.0),
-        (False, {"x_stainless_read_timeout": "5", "x_fairgate_patience_s": "20"}, 5.0),
-        (False, {"x_stainless_read_timeout": "not a number"}, None),
-        (False, {"x_stainless_read_timeout": "nan"}, None),
-        (False, {"x_stainless_read_timeout": "-1"}, None),
-        (False, {"x_stainless_read_timeout": "inf"}, None),
-        (True, {"x_stainless_read_timeout": "5"}, None),
-        (True, {"x_stainless_read_timeout": "5", "x_fairgate_patience_s": "20"}, 20.0),
+        ({}, None),
+        ({"x_fairgate_patience_s": "12.5"}, 12.5),
+        ({"x_llm_d_inference_ttl": "30"}, 30.0),
+        ({"x_llm_d_inference_ttl": "30", "x_fairgate_patience_s": "20"}, 20.0),
+        ({"x_stainless_read_timeout": "5", "x_fairgate_patience_s": "20"}, 20.0),
     ],
 )
-def test_patience_is_what_is_asked_for_and_never_longer_than_anybody_listens(
-    streams: bool, headers: dict[str, str], patience_s: float | None
+def test_patience_is_what_is_asked_for(
+    body: bytes, headers: dict[str, str], patience_s: float | None
+) -> None:
+    """A wait that was asked for is no shorter for being announced otherwise, too."""
+    assert asked(STANDARD, body, **headers).patience_s == patience_s
+
+
+@pytest.mark.parametrize(
+    ("text", "timeout_s"),
+    [
+        ("600", 600.0),
+        ("0.5", 0.5),
+        ("not a number", None),
+        ("nan", None),
+        ("-1", None),
+        ("0", None),
+        ("inf", None),
+        ("", None),
+        ("\xff", None),
+    ],
+)
+def test_when_a_plain_client_gives_up_is_known_from_its_sdk(
+    text: str, timeout_s: float | None
 ) -> None:
     """A plain request that outlives its client's timeout is generated for nobody."""
-    body = b'{"stream":true}' if streams else b"{}"
-    assert asked(STANDARD, body, **headers).patience_s == patience_s
+    assert asked(STANDARD, b"{}", x_stainless_read_timeout=text).read_timeout_s == timeout_s
+    assert asked(STANDARD).read_timeout_s is None
+
+
+def test_a_stream_outlives_its_clients_read_timeout() -> None:
+    """Each comment that it hears while it waits starts that clock anew."""
+    streamed = asked(STANDARD, b'{"stream":true}', x_stainless_read_timeout="5")
+    assert streamed.read_timeout_s is None
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (b"{}", {"x_session_id": "s1"}),
+        (b'{"prompt_cache_key":"s1"}', {}),
+        (b'{"prompt_cache_key":"s2"}', {"x_session_id": "s1"}),
+        (b'{"prompt_cache_key":"s1"}', {"x_session_id": ""}),
+    ],
+)
+def test_a_session_is_named_by_the_header_or_else_by_the_body(
+    body: bytes, headers: dict[str, str]
+) -> None:
+    """Agents send the one, OpenAI's clients the other; a proxy's header is newer than both."""
+    assert asked(STANDARD, body, **headers).session == asked(STANDARD, x_session_id="s1").session
+    assert asked(STANDARD).session is None
+    assert asked(STANDARD, b'{"prompt_cache_key":""}').session is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("a", "u", "s"), ("b", "u", "s")),
+        (("a", "u", "s"), ("a", "v", "s")),
+        (("a", "u", "s"), ("a", "u", "t")),
+        (("a", "u s", "t"), ("a", "u", "s t")),
+        (("a b", "c", "s"), ("a", "b c", "s")),
+        (("a", "1,1 a u", "s"), ("a", "1", "1 a u s")),
+    ],
+)
+def test_sessions_of_two_users_are_never_one(
+    one: tuple[str, str, str], other: tuple[str, str, str]
+) -> None:
+    """By naming another's session anybody could follow it to its replica."""
+
+    def session(tenant: str, user: str, named: str) -> str | None:
+        speaker = Principal(tenant=tenant, user="x", tier=2, max_tier=0, speaks_for_users=True)
+        return asked(speaker, x_fairgate_user=user, x_session_id=named).session
+
+    assert session(*one) == session(*one)
+    assert session(*one) != session(*other)
+
+
+def test_a_long_session_id_is_kept_short_and_apart() -> None:
+    """Thousands of sessions are remembered: a client must not choose how much memory they take."""
+    one, other = ("s" * 10_000 + end for end in "ab")
+    sessions = {asked(STANDARD, x_session_id=each).session for each in (one, other)}
+    assert len(sessions) == 2
+    assert all(session and len(session) < SESSION_CHARS_MAX + 20 for session in sessions)
 
 
 @pytest.mark.parametrize("text", ["0", "-3", "nan", "inf", "soon", "1e999", "5s"])

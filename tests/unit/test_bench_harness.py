@@ -9,6 +9,7 @@ import pytest
 
 from gateway.bench import __main__ as command_line
 from gateway.bench.contenders import PEERS, Contender, Site
+from gateway.bench.core_spec import CoreResult
 from gateway.bench.harness import DIRECT, Entrant, Harness, Measurement
 from gateway.bench.launch import Cores
 from gateway.bench.load_spec import LoadSpec
@@ -145,13 +146,17 @@ def test_a_whole_run_stores_its_results_and_skips_what_is_missing(
     monkeypatch.setattr("gateway.bench.run.quick_plan", lambda: replace(PLAN, rounds=1))
     monkeypatch.setenv("BENCH_HAPROXY", str(tmp_path / "nowhere"))
     path = tmp_path / "results" / "one.json"
+    core = CoreResult(runs={}, waiting_bytes=1_500.0)
+    monkeypatch.setattr("gateway.bench.run.run_core", lambda **_: core)
     bench(full=False, peers=["haproxy"], json_path=path)
     printed = capsys.readouterr()
     assert "haproxy skipped" in printed.err
     assert "apt-get install haproxy" in printed.err
     assert "CPU per plain request" in printed.out
+    assert "memory per waiting request" in printed.out
     stored = json.loads(path.read_text())
     assert list(stored["programs"]) == ["answers"]
+    assert stored["core"]["waiting_bytes"] == 1_500.0
     assert len(stored["rounds"]) == 1
 
 
@@ -175,8 +180,9 @@ def test_the_command_line_passes_its_arguments_on(monkeypatch: pytest.MonkeyPatc
         return 7
 
     monkeypatch.setattr(command_line, "bench", remember)
-    monkeypatch.setattr(
-        sys, "argv", ["bench", "--full", "--peer", "nginx", "--peer", "smg", "--json", "a.json"]
-    )
+    words = "bench --full --peer nginx --peer smg --json a.json --only core"
+    monkeypatch.setattr(sys, "argv", words.split())
     assert command_line.main() == 7
-    assert asked == [{"full": True, "peers": ["nginx", "smg"], "json_path": Path("a.json")}]
+    assert asked == [
+        {"full": True, "peers": ["nginx", "smg"], "json_path": Path("a.json"), "only": "core"}
+    ]

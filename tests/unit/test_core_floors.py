@@ -5,13 +5,25 @@ from dataclasses import replace
 import pytest
 
 from gateway.core.floors import Floors
-from gateway.core.policy import DEFAULT_TIERS, Tier
+from gateway.core.policy import DEFAULT_TIERS, Policy, Tier
 from tests.support.script import Script, four_tiers
+
+
+class Queue:
+    """A tier's queue of that length."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
 
 
 def floors() -> Floors:
     """The floors of the default tiers."""
     return Floors(four_tiers(cost="requests"))
+
+
+def waits(*counts: int) -> list[Queue]:
+    """So many requests wait in tier 0, 1, 2 and 3."""
+    return [Queue(count) for count in counts]
 
 
 def saturated(script: Script, turns: int) -> Script:
@@ -103,36 +115,110 @@ def test_a_tier_that_could_not_be_served_saves_up_no_burst() -> None:
 def test_the_deficit_grows_by_the_share_of_what_others_release() -> None:
     """The definition of the floor."""
     known = floors()
-    known.released(0, 10.0, [5, 1, 0, 1])
+    known.released(0, 10.0, waits(5, 1, 0, 1))
     assert known.deficits == pytest.approx([0.0, 0.2, 0.0, 0.2])
-    known.released(3, 0.2, [5, 1, 0, 1])
-    assert known.deficits[3] == pytest.approx(0.0)
+    known.released(3, 0.2, waits(5, 1, 0, 1))
+    assert known.deficits == pytest.approx([0.0, 0.204, 0.0, 0.0])
 
 
 def test_what_a_tier_released_in_its_own_right_leaves_no_debt() -> None:
     """Idle capacity that background work used must not be held against it later."""
     known = floors()
-    known.released(3, 500.0, [0, 0, 0, 4])
+    known.released(3, 500.0, waits(0, 0, 0, 4))
     assert known.deficits[3] == 0.0
+
+
+def test_what_a_tier_released_in_its_own_right_forgives_no_debt_either() -> None:
+    """Tier 0: a tier that took too much by its floor must not be quit of it by one more release."""
+    known = floors()
+    known.deficits[3] = -5.0
+    known.released(3, 2.0, waits(0, 0, 0, 4))
+    assert known.deficits[3] == -5.0
 
 
 def test_the_floor_is_spent_by_the_true_cost() -> None:
     """A tier of underestimated requests would take a multiple of its share."""
-    known = floors()
-    known.released(0, 100.0, [5, 0, 0, 5])
-    known.released(3, 2.0, [5, 0, 0, 5])
-    known.settled(3, 8.0, [5, 0, 0, 5], was_owed=True)
+    known, queues = floors(), waits(5, 0, 0, 5)
+    known.released(0, 100.0, queues)
+    known.released(3, 2.0, queues)
+    known.settled(3, 8.0, queues, was_owed=True)
     assert known.deficits[3] == pytest.approx(-8.0)
     assert not known.is_owed(3, 0.0)
-    known.released(0, 400.0, [5, 0, 0, 5])
+    known.released(0, 400.0, queues)
     assert known.deficits[3] == pytest.approx(0.0, abs=1e-9)
-    known.settled(0, -100.0, [5, 0, 0, 5], was_owed=False)
+    known.settled(0, -100.0, queues, was_owed=False)
     assert known.deficits[3] == pytest.approx(-2.0)
+
+
+def test_what_a_tier_ran_in_its_own_right_is_not_settled_against_its_floor() -> None:
+    """Background work that grew longer than thought, on a fleet that nobody else wanted."""
+    known, queues = floors(), waits(0, 0, 1, 5)
+    known.deficits[3] = 1.0
+    known.settled(3, 100.0, queues, was_owed=False)
+    assert known.deficits == pytest.approx([0.0, 0.0, 2.0, 1.0])
+
+
+def test_only_what_waits_gains_by_the_cost_of_others() -> None:
+    """A tier that is away must not come back with a claim."""
+    known = floors()
+    known.settled(0, 100.0, waits(5, 0, 3, 0), was_owed=False)
+    assert known.deficits == pytest.approx([0.0, 0.0, 2.0, 0.0])
 
 
 def test_an_emptied_tier_loses_its_claim_but_not_its_debt() -> None:
     """Coming and going must be no way to be served before tier 0."""
     known = floors()
     known.deficits[2], known.deficits[3] = 5.0, -5.0
-    known.released(0, 1.0, [3, 0, 0, 0])
+    known.released(0, 1.0, waits(3, 0, 0, 0))
     assert known.deficits[2:] == [0.0, -5.0]
+    known.deficits[2] = 5.0
+    known.released(2, 1.0, waits(3, 0, 0, 0))
+    assert known.deficits[2] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("deficit", "cost", "is_owed"),
+    [(2.0, 2.0, True), (2.0, 1.0, True), (2.0, 2.1, False), (0.0, 0.0, False), (-1.0, -2.0, False)],
+)
+def test_a_tier_is_owed_what_its_deficit_covers(
+    deficit: float, cost: float, *, is_owed: bool
+) -> None:
+    """Tier 0 pays the floor and no more; a request that costs nothing is owed nothing."""
+    known = floors()
+    known.deficits[3] = deficit
+    assert known.is_owed(3, cost) is is_owed
+
+
+def test_a_claim_is_capped_at_one_request_and_a_debt_is_not() -> None:
+    """An hour in which a tier could not be served must not become an hour of its service."""
+    known = floors()
+    known.deficits[2:] = [50.0, -50.0]
+    known.cap(2, 3.0)
+    known.cap(3, 3.0)
+    assert known.deficits[2:] == [3.0, -50.0]
+    known.cap(2, 9.0)
+    assert known.deficits[2] == 3.0
+
+
+def test_where_no_tier_has_a_floor_nothing_is_counted() -> None:
+    """A service without floors must not pay for them at each event."""
+    known = Floors(Policy(tiers=(Tier(name="a"), Tier(name="b"))))
+    assert known.may_owe is False
+    assert floors().may_owe is True
+    known.released(0, 10.0, waits(1, 1))
+    known.settled(1, 10.0, waits(1, 1), was_owed=True)
+    assert known.deficits == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("share", [0.1, 0.25])
+def test_the_floor_gives_the_share_that_was_configured(share: float) -> None:
+    """An operator who promised a tenth must be able to keep it."""
+    tiers = (
+        Tier(name="top", queue_limit=0, patience_s=1e6),
+        Tier(name="low", queue_limit=0, patience_s=1e6, min_share=share),
+    )
+    script = Script(four_tiers(tiers=tiers, cost="requests")).replica("r", slots=4)
+    script.arrive_many("top", 20, tier=0, user="top").arrive_many("low", 99, tier=1, user="low")
+    saturated(script, 300)
+    # The share is of what the others release.
+    assert script.count_of("low") == pytest.approx(300 * share / (1 + share), abs=3)

@@ -73,3 +73,15 @@ def test_re_keying_for_ever_does_not_grow_the_heap() -> None:
         heap.set("a", float(key))
     assert len(heap._entries) <= 2 * len(heap) + STALE_SLACK + 1
     assert drained(heap) == ["a", "b"]
+
+
+def test_every_item_is_known_by_its_last_key() -> None:
+    """The heaviest user is looked for by key: an old one would shed the wrong requests."""
+    heap = filled(a=1.0, b=2.0)
+    heap.set("a", 3.0)
+    assert heap.key_of("a") == 3.0
+    assert heap.first_key() == 2.0
+    assert sorted(heap.items()) == ["a", "b"]
+    assert "a" in heap
+    assert heap.first() == "b"
+    assert len(heap) == 2

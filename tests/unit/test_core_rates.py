@@ -51,3 +51,39 @@ def test_a_mean_takes_its_first_sample_whole_and_moves_by_its_share() -> None:
     assert mean.value == 8.0
     mean.add(16.0)
     assert mean.value == 10.0
+
+
+def test_a_mean_of_equal_samples_stays_and_a_share_of_one_forgets_all() -> None:
+    """Both ends of the range are legal: an operator may want the last sample alone."""
+    steady, last = Mean(share=0.3), Mean(share=1.0)
+    for sample in (2.0, 2.0, 2.0):
+        steady.add(sample)
+        last.add(sample)
+    last.add(7.0)
+    assert steady.value == 2.0
+    assert last.value == 7.0
+
+
+@pytest.mark.parametrize("share", [0.0, -0.1, 1.1])
+def test_a_share_beyond_its_range_is_a_programmers_error(share: float) -> None:
+    """A mean that never moves, or overshoots, would mislead every decision after it."""
+    with pytest.raises(AssertionError):
+        Mean(share)
+
+
+def test_the_count_of_a_moment_is_what_was_added_over_the_mean_life() -> None:
+    """The unit: events per second, or all waits are told wrong by a factor."""
+    rate = Rate(half_life_s=0.6931471805599453)
+    rate.add(4.0, 3.0)
+    assert rate.per_s(4.0) == pytest.approx(3.0)
+    rate.add(4.0)
+    assert rate.per_s(4.0) == pytest.approx(4.0)
+
+
+def test_an_event_of_the_past_takes_nothing_away() -> None:
+    """Clocks of two reports may cross by a millisecond."""
+    rate = Rate(half_life_s=5.0)
+    rate.add(10.0, 2.0)
+    before = rate.per_s(10.0)
+    rate.add(9.0, 2.0)
+    assert rate.per_s(9.0) == pytest.approx(2 * before)

@@ -1,11 +1,21 @@
 """What is believed of a replica whose gauges are late, partial, or wrong."""
 
+from typing import Any
+
 import pytest
 
-from gateway.core.messages import Outcome, ReplicaReport
+from gateway.core.kinds import Kind
+from gateway.core.messages import Outcome
 from gateway.core.policy import Policy, Tier
-from gateway.core.replica import PREFILL_TOKENS_PER_S, Replica
-from tests.support.script import Script, one_tier
+from gateway.core.replica import (
+    FOREIGN_MEMORY,
+    PREFILL_TOKENS_PER_S,
+    STEP_S,
+    Replica,
+)
+from tests.support.parts import a_replica, a_request, put, put_many, report
+from tests.support.play import Play
+from tests.support.script import one_tier
 
 
 def allowing(queue_limit: int) -> Policy:
@@ -13,14 +23,14 @@ def allowing(queue_limit: int) -> Policy:
     return one_tier(tiers=(Tier(name="x", queue_limit=queue_limit, patience_s=1e6),))
 
 
-def known(script: Script, name: str = "r") -> Replica:
+def known(script: Play, name: str = "r") -> Replica:
     """What the scheduler believes of that replica."""
     return script.scheduler.replicas[name]
 
 
 def test_slots_are_learnt_from_two_sightings_of_a_full_engine() -> None:
     """vLLM does not say how many sequences it runs; headroom needs to know."""
-    script = Script(allowing(4)).replica("r").report("r", running=4, waiting=2)
+    script = Play(allowing(4)).replica("r").report("r", running=4, waiting=2)
     assert known(script).slots is None
     script.report("r", running=4, waiting=1)
     assert known(script).slots == 4
@@ -28,7 +38,7 @@ def test_slots_are_learnt_from_two_sightings_of_a_full_engine() -> None:
 
 def test_a_larger_running_raises_the_learnt_slots_at_once() -> None:
     """An underestimate would waste the difference for ever."""
-    script = Script(allowing(4)).replica("r")
+    script = Play(allowing(4)).replica("r")
     script.report("r", running=4, waiting=1).report("r", running=4, waiting=1)
     script.report("r", running=6, waiting=0)
     assert known(script).slots == 6
@@ -36,7 +46,7 @@ def test_a_larger_running_raises_the_learnt_slots_at_once() -> None:
 
 def test_configured_slots_win_over_those_that_the_engine_tells_and_those_over_learnt() -> None:
     """The operator knows best."""
-    script = Script(allowing(4)).replica("r")
+    script = Play(allowing(4)).replica("r")
     script.report("r", running=4, waiting=1).report("r", running=4, waiting=1, slots=7)
     assert known(script).slots == 7
     script.replica("r", slots=9)
@@ -45,7 +55,7 @@ def test_configured_slots_win_over_those_that_the_engine_tells_and_those_over_le
 
 def test_a_queue_behind_a_long_prefill_says_nothing_of_the_slots() -> None:
     """Two slots learnt of 256 would never be corrected while headroom holds the lower tiers."""
-    script = Script(allowing(4)).replica("r").arrive("a", sequences=3)
+    script = Play(allowing(4)).replica("r").arrive("a", sequences=3)
     for _ in range(3):
         script.advance(1.0).report("r", running=1, waiting=2)
     assert known(script).slots is None
@@ -57,7 +67,7 @@ def test_a_queue_behind_a_long_prefill_says_nothing_of_the_slots() -> None:
 
 def test_a_queue_for_want_of_kv_says_nothing_of_the_slots() -> None:
     """Long prompts in the morning must not halve the batch for the day."""
-    script = Script(allowing(4)).replica("r")
+    script = Play(allowing(4)).replica("r")
     for _ in range(3):
         script.report("r", running=20, waiting=3, kv_use=0.97, kv_capacity_tokens=100_000)
     assert known(script).slots is None
@@ -65,7 +75,7 @@ def test_a_queue_for_want_of_kv_says_nothing_of_the_slots() -> None:
 
 def test_foreign_load_is_what_our_own_book_does_not_explain() -> None:
     """Others may use the engine directly: their requests hold slots too."""
-    script = Script(allowing(0)).replica("r", slots=4).arrive("a").advance(1.0)
+    script = Play(allowing(0)).replica("r", slots=4).arrive("a").advance(1.0)
     script.report("r", running=3, waiting=0).report("r", running=3, waiting=0)
     assert known(script).foreign == 2
     script.arrive_many("b", 3).expect_granted("b0").expect_waiting("b1", "b2")
@@ -77,7 +87,7 @@ def test_foreign_load_is_what_our_own_book_does_not_explain() -> None:
 
 def test_a_gauge_that_still_counts_what_just_ended_is_not_foreign_load() -> None:
     """After every burst the gateway would see ghosts and stop serving."""
-    script = Script(allowing(0)).replica("r", slots=4).arrive_many("a", 4).advance(1.0)
+    script = Play(allowing(0)).replica("r", slots=4).arrive_many("a", 4).advance(1.0)
     script.report("r", running=4, waiting=0).finish("a0", "a1", "a2", "a3")
     script.report("r", running=4, waiting=0)
     assert known(script).foreign == 0
@@ -86,7 +96,7 @@ def test_a_gauge_that_still_counts_what_just_ended_is_not_foreign_load() -> None
 
 def test_a_report_is_compared_with_the_book_of_the_instant_it_was_asked_for() -> None:
     """A scrape that took two seconds does not know what was released meanwhile."""
-    script = Script(allowing(0)).replica("r", slots=8).arrive_many("a", 2).advance(1.0)
+    script = Play(allowing(0)).replica("r", slots=8).arrive_many("a", 2).advance(1.0)
     asked_at = script.now
     script.advance(1.0).finish("a0", "a1").arrive_many("b", 1).advance(1.0)
     for _ in range(3):
@@ -96,7 +106,7 @@ def test_a_report_is_compared_with_the_book_of_the_instant_it_was_asked_for() ->
 
 def test_zero_gauges_do_not_open_the_gates() -> None:
     """At a cold start vLLM says 0 for seconds: 200 requests would pile up inside."""
-    script = Script(allowing(4)).replica("r", slots=8).arrive_many("a", 200)
+    script = Play(allowing(4)).replica("r", slots=8).arrive_many("a", 200)
     for _ in range(18):
         script.advance(1.0).report("r", running=0, waiting=0, kv_use=0.0, kv_capacity_tokens=9_999)
         assert len(script.running) == 8 + 1
@@ -104,7 +114,7 @@ def test_zero_gauges_do_not_open_the_gates() -> None:
 
 def test_a_scrape_that_sees_nothing_of_what_runs_says_nothing_of_the_kv() -> None:
     """The KV would be taken for empty while our own requests fill it."""
-    script = Script(allowing(0)).replica("r", slots=64)
+    script = Play(allowing(0)).replica("r", slots=64)
     script.report("r", running=0, waiting=0, kv_use=0.0, kv_capacity_tokens=1_000)
     script.arrive_many("a", 2, prompt_tokens=200, output_tokens_max=200).advance(1.0)
     script.report("r", running=0, waiting=0, kv_use=0.0, kv_capacity_tokens=1_000)
@@ -114,7 +124,7 @@ def test_a_scrape_that_sees_nothing_of_what_runs_says_nothing_of_the_kv() -> Non
 
 def test_the_scraped_kv_corrects_the_books_overestimate() -> None:
     """A hundred requests with one shared system prompt hold it once."""
-    script = Script(allowing(0)).replica("r", slots=64)
+    script = Play(allowing(0)).replica("r", slots=64)
     script.report("r", running=0, waiting=0, kv_use=0.0, kv_capacity_tokens=1_000)
     script.arrive_many("a", 2, prompt_tokens=200, output_tokens_max=200).advance(1.0)
     script.report("r", running=2, waiting=0, kv_use=0.3, kv_capacity_tokens=1_000)
@@ -125,7 +135,7 @@ def test_the_scraped_kv_corrects_the_books_overestimate() -> None:
 
 def test_an_idle_engines_frozen_gauges_do_not_shut_it_out_for_ever() -> None:
     """It corrects its gauges at the next step, and makes none until somebody sends something."""
-    script = Script(allowing(0)).replica("r", slots=4).arrive_many("a", 4).advance(1.0)
+    script = Play(allowing(0)).replica("r", slots=4).arrive_many("a", 4).advance(1.0)
     figures = {"running": 4, "waiting": 0, "iterations": 500.0}
     script.report("r", **figures).cancel("a0", "a1", "a2", "a3")
     for _ in range(4):
@@ -138,7 +148,7 @@ def test_an_idle_engines_frozen_gauges_do_not_shut_it_out_for_ever() -> None:
 
 def test_foreign_work_that_goes_on_is_not_taken_for_frozen() -> None:
     """An engine that others keep full really has no slot for us."""
-    script = Script(allowing(0)).replica("r", slots=4)
+    script = Play(allowing(0)).replica("r", slots=4)
     for steps in range(30):
         script.advance(1.0).report("r", running=4, waiting=0, iterations=float(steps))
     script.arrive("b").expect_waiting("b")
@@ -146,7 +156,7 @@ def test_foreign_work_that_goes_on_is_not_taken_for_frozen() -> None:
 
 def test_stale_reports_leave_the_book_alone_and_serving_goes_on() -> None:
     """A metrics endpoint that dies must not take the service with it."""
-    script = Script(allowing(1)).replica("r", slots=2).report("r", running=0, waiting=0)
+    script = Play(allowing(1)).replica("r", slots=2).report("r", running=0, waiting=0)
     script.arrive_many("a", 30, streams=False).serve(20)
     assert len(script.order) == 23
 
@@ -155,7 +165,7 @@ def test_a_plain_request_counts_as_started_when_the_engines_queue_is_shorter_tha
     None
 ):
     """Without a first token in sight, its prompt would count as unstarted to its end."""
-    script = Script(allowing(4)).replica("r", slots=8)
+    script = Play(allowing(4)).replica("r", slots=8)
     script.arrive_many("a", 4, streams=False, prompt_tokens=800).advance(1.0)
     ledger = known(script).ledger
     assert len(ledger.unstarted) == 4
@@ -167,7 +177,7 @@ def test_a_plain_request_counts_as_started_when_the_engines_queue_is_shorter_tha
 
 def test_a_plain_request_is_not_started_before_its_prefill_can_have_passed() -> None:
     """A scrape that left before the request did cannot testify for it."""
-    script = Script(allowing(4)).replica("r", slots=8).advance(1.0)
+    script = Play(allowing(4)).replica("r", slots=8).advance(1.0)
     script.arrive("a", streams=False, prompt_tokens=8_000)
     script.report("r", sent_at=1.0, running=0, waiting=0).advance(0.5)
     script.report("r", running=1, waiting=0)
@@ -178,7 +188,7 @@ def test_a_plain_request_is_not_started_before_its_prefill_can_have_passed() -> 
 
 def test_what_an_engine_ran_before_it_may_run_again_without_a_sign() -> None:
     """Plain requests on an engine of unknown slots would trickle in at one a scrape for ever."""
-    script = Script(allowing(1)).replica("r")
+    script = Play(allowing(1)).replica("r")
     script.arrive_many("a", 400, streams=False, prompt_tokens=1)
     for _ in range(20):
         script.advance(1.0).report("r", running=len(script.running), waiting=0)
@@ -190,7 +200,7 @@ def test_what_an_engine_ran_before_it_may_run_again_without_a_sign() -> None:
 
 def test_the_prefill_rate_is_learnt_from_first_tokens() -> None:
     """A fast GPU would otherwise be held to the start value."""
-    script = Script(allowing(0)).replica("r", slots=8)
+    script = Play(allowing(0)).replica("r", slots=8)
     for number in range(20):
         script.arrive(f"a{number}", prompt_tokens=4_000).advance(0.1)
         script.first_token(f"a{number}").finish(f"a{number}")
@@ -199,7 +209,7 @@ def test_the_prefill_rate_is_learnt_from_first_tokens() -> None:
 
 def test_waiting_for_a_slot_is_not_taken_for_slow_prefill() -> None:
     """A busy engine would look slow, get less and less, and stay that way."""
-    script = Script(allowing(1)).replica("r", slots=1)
+    script = Play(allowing(1)).replica("r", slots=1)
     script.arrive_many("a", 5, prompt_tokens=4_000)
     for number in range(4):
         script.advance(0.1).first_token(f"a{number}").advance(20.0).finish(f"a{number}")
@@ -208,7 +218,7 @@ def test_waiting_for_a_slot_is_not_taken_for_slow_prefill() -> None:
 
 def test_the_speed_comes_from_the_engines_histogram_where_it_has_one() -> None:
     """Streams see chunks, not tokens: their figure is the weaker one."""
-    script = Script(allowing(0)).replica("r", slots=8)
+    script = Play(allowing(0)).replica("r", slots=8)
     script.report("r", itl_sum_s=1.0, itl_count=100.0)
     script.report("r", itl_sum_s=1.6, itl_count=130.0)
     assert known(script).tpot_s is None
@@ -222,7 +232,7 @@ def test_the_speed_comes_from_the_engines_histogram_where_it_has_one() -> None:
 
 def test_a_replica_that_comes_back_is_believed_to_be_another_one() -> None:
     """It may have been restarted with other settings."""
-    script = Script(allowing(0)).replica("r").arrive("a")
+    script = Play(allowing(0)).replica("r").arrive("a")
     script.report("r", running=4, waiting=1, kv_use=0.5, kv_capacity_tokens=1_000)
     script.report("r", running=4, waiting=1, kv_use=0.5, kv_capacity_tokens=1_000)
     script.lose("r").finish("a", outcome=Outcome.FAILED).replica("r")
@@ -234,8 +244,491 @@ def test_a_replica_that_comes_back_is_believed_to_be_another_one() -> None:
 
 def test_missing_names_are_unknown_not_zero() -> None:
     """An engine without these gauges is not an idle engine."""
-    replica = Replica("r", tiers=1)
+    replica = a_replica(slots=4)
     replica.foreign = 3
-    replica.take_report(ReplicaReport(running=5), sent_at=0.0, now=0.0, round_trip_s=0.0)
+    report(replica, running=5)
+    report(replica, waiting=0)
     assert replica.foreign == 3
     assert replica.kv_tokens == 0.0
+    assert replica.kv_capacity_tokens is None
+
+
+# --- slots ------------------------------------------------------------------------------------
+
+
+def test_slots_told_for_several_engines_together_are_taken_as_told() -> None:
+    """With data parallelism the figures are sums already: twice doubled would flood the engine."""
+    replica = a_replica()
+    report(replica, running=0, waiting=0, slots=16, engines=2)
+    assert replica.slots == 16
+
+
+def test_the_larger_of_two_full_sightings_is_learnt_and_the_next_may_raise_it() -> None:
+    """One engine may be seen between the end of one request and the start of the next."""
+    replica = a_replica()
+    for running, slots in ((3, None), (4, 4), (2, 4), (6, 6)):
+        report(replica, running=running, waiting=1)
+        assert replica.slots == slots
+
+
+def test_a_queue_beside_nothing_that_runs_teaches_nothing() -> None:
+    """A starting engine has a queue and no batch: slots of zero would shut it for ever."""
+    replica = a_replica()
+    for _ in range(3):
+        report(replica, running=0, waiting=5)
+    assert replica.slots is None
+
+
+def test_a_full_engine_without_a_queue_teaches_nothing() -> None:
+    """What runs may be all that was asked for."""
+    replica = a_replica()
+    for _ in range(3):
+        report(replica, running=4, waiting=0)
+    assert replica.slots is None
+    assert replica.proven_sequences == 4
+
+
+def test_slots_that_are_no_longer_told_are_what_was_learnt() -> None:
+    """A report without the name must not leave a figure from another engine standing."""
+    replica = a_replica()
+    report(replica, running=1, waiting=0, slots=9)
+    report(replica, running=1, waiting=0)
+    assert replica.slots is None
+
+
+# --- what waits inside ------------------------------------------------------------------------
+
+
+def test_what_is_beyond_the_slots_waits() -> None:
+    """The gate counts these, whatever the gauge says."""
+    replica = a_replica(slots=4)
+    put_many(replica, 3, starts=True)
+    assert (replica.waiting, replica.occupied) == (0, 3)
+    replica.foreign = 2
+    assert (replica.waiting, replica.occupied) == (1, 5)
+
+
+def test_without_slots_what_has_not_begun_waits_unless_the_engine_ran_as_many_before() -> None:
+    """Unstarted is all that is known of a vLLM that was just found."""
+    replica = a_replica()
+    put_many(replica, 3, starts=True)
+    put_many(replica, 4, prefix="q")
+    assert replica.waiting == 4
+    replica.proven_sequences = 5
+    assert replica.waiting == 2
+    replica.proven_sequences = 9
+    assert replica.waiting == 0
+
+
+def test_an_engine_that_is_full_of_kv_begins_with_nothing_new() -> None:
+    """Its slots are free and of no use: sent there, requests wait in its queue."""
+    replica = a_replica(slots=8)
+    report(replica, running=0, waiting=0, kv_use=0.0, kv_capacity_tokens=1_000)
+    put(replica, "a", starts=True, prompt_tokens=900, output_tokens=100)
+    put_many(replica, 2, prompt_tokens=0, output_tokens=0)
+    assert replica.waiting == 0
+    put(replica, "b", prompt_tokens=1, output_tokens=0)
+    assert replica.waiting == 3
+    replica.foreign = 20
+    assert replica.waiting == 16
+
+
+@pytest.mark.parametrize(
+    ("slots", "there", "asked", "fits"),
+    [(4, 3, 1, True), (4, 3, 2, False), (4, 4, 1, False), (None, 0, 9, True), (None, 1, 1, False)],
+)
+def test_there_is_room_where_the_engine_can_begin_at_once(
+    *, slots: int | None, there: int, asked: int, fits: bool
+) -> None:
+    """A prefill rate measured behind a queue would be the rate of the queue."""
+    replica = a_replica(slots=slots)
+    put_many(replica, there)
+    assert replica.has_room_for(asked) is fits
+
+
+# --- foreign load -----------------------------------------------------------------------------
+
+
+def test_embeddings_of_ours_are_not_foreign_load() -> None:
+    """The engine's gauges count them, the slots do not."""
+    replica = a_replica(slots=4)
+    put(replica, "e", sequences=3, output_tokens_max=0)
+    for _ in range(3):
+        report(replica, now=1.0, running=3, waiting=0)
+    assert replica.foreign == 0
+    assert replica.occupied == 0
+
+
+def test_queued_foreign_requests_count_like_running_ones() -> None:
+    """They stand before ours in the engine's queue."""
+    replica = a_replica(slots=4)
+    report(replica, running=4, waiting=3)
+    assert replica.foreign == 7
+
+
+def test_a_scrape_whose_instant_is_forgotten_says_nothing_of_foreign_load() -> None:
+    """It would take all that ran then for somebody else's."""
+    replica = a_replica(slots=4)
+    for turn in range(2_100):
+        put(replica, "a", at=10.0 + turn)
+        replica.ledger.leave("a", 10.0 + turn)
+    report(replica, now=3_000.0, sent_at=1.0, running=4, waiting=0)
+    assert replica.foreign == 0
+    report(replica, now=3_000.0, running=4, waiting=0)
+    assert replica.foreign == 4
+
+
+def stale(*foreign: int) -> Replica:
+    """Scrapes saw these foreign loads one after the other, then came no more."""
+    replica = a_replica(slots=100)
+    for load in foreign:
+        report(replica, running=load, waiting=0)
+    replica.go_stale()
+    return replica
+
+
+def test_without_fresh_reports_the_usual_foreign_load_is_left_room_for() -> None:
+    """Others go on using the engine while its metrics are down."""
+    assert stale(0, 0, 0).foreign == 0
+    assert stale(5).foreign == 5
+    assert stale(*range(21)).foreign == 19
+    assert stale(*([9] * 5), *([1] * FOREIGN_MEMORY)).foreign == 1
+    assert a_replica().foreign == 0
+
+
+def test_a_replica_that_never_reported_goes_stale_with_nothing_foreign() -> None:
+    """Nothing was ever seen there."""
+    replica = a_replica(slots=4)
+    replica.go_stale()
+    assert replica.foreign == 0
+    assert replica.is_stale
+
+
+def test_a_report_ends_the_staleness() -> None:
+    """Metrics that come back are believed again."""
+    replica = stale(9, 9, 9)
+    report(replica, now=50.0, running=2, waiting=0)
+    assert not replica.is_stale
+    assert replica.foreign == 2
+    assert (replica.reported_at, replica.fresh_until) == (50.0, 53.0)
+
+
+def test_a_report_is_fresh_for_three_intervals() -> None:
+    """A slow scraper must not be taken for a broken one."""
+    replica = a_replica(slots=4)
+    report(replica, now=5.0, interval_s=4.0, running=0, waiting=0)
+    assert replica.fresh_until == 17.0
+    assert a_replica().fresh_until == float("inf")
+
+
+def test_an_engine_that_makes_steps_again_is_not_frozen() -> None:
+    """Ten quiet seconds last week say nothing of now."""
+    replica = a_replica(slots=4)
+    for now, steps in ((0.0, 1.0), (9.0, 1.0), (9.5, 2.0), (19.0, 2.0)):
+        report(replica, now=now, running=4, waiting=0, iterations=steps)
+        assert replica.foreign == 4, now
+    report(replica, now=19.5, running=4, waiting=0, iterations=2.0)
+    assert replica.foreign == 0
+
+
+@pytest.mark.parametrize("name", ["iterations", "prompt_tokens", "generation_tokens"])
+def test_any_counter_that_moves_is_a_sign_of_life(name: str) -> None:
+    """Not every engine counts its steps."""
+    replica = a_replica(slots=4)
+    for now in range(30):
+        figures: dict[str, Any] = {name: float(now)}
+        report(replica, now=float(now), running=4, waiting=0, **figures)
+    assert replica.foreign == 4
+
+
+def test_without_any_counter_gauges_are_believed() -> None:
+    """An engine that counts nothing cannot be told from a frozen one, and others may use it."""
+    replica = a_replica(slots=4)
+    for now in range(30):
+        report(replica, now=float(now), running=4, waiting=0)
+    assert replica.foreign == 4
+
+
+# --- KV ---------------------------------------------------------------------------------------
+
+
+def test_kv_is_the_scraped_figure_and_what_the_book_gained_since() -> None:
+    """Between two scrapes the engine goes on filling."""
+    replica = a_replica(slots=64)
+    put(replica, "a", at=1.0, prompt_tokens=400, output_tokens=0)
+    put(replica, "b", at=3.0, prompt_tokens=50, output_tokens=0)
+    report(replica, now=4.0, sent_at=2.0, running=1, waiting=0, kv_use=0.3,
+           kv_capacity_tokens=1_000)  # fmt: skip
+    assert replica.kv_tokens == 350
+    replica.ledger.leave("a", 5.0)
+    assert replica.kv_tokens == 0.0
+    put(replica, "c", at=6.0, prompt_tokens=500, output_tokens=0)
+    assert replica.kv_tokens == 450
+
+
+def test_an_answer_that_outgrew_its_prediction_before_the_scrape_is_counted_once() -> None:
+    """The scraped figure holds it already: long answers would fill the replica twice."""
+    script = Play(allowing(0)).replica("r", slots=8).advance(1.0)
+    script.arrive("a", prompt_tokens=100, output_tokens_max=900).first_token("a").advance(1.0)
+    script.progress("r", a=900).advance(1.0)
+    script.report("r", running=1, waiting=0, kv_use=0.1, kv_capacity_tokens=10_000)
+    assert known(script).ledger.kv_tokens == 1_000
+    assert known(script).kv_tokens == 1_000
+
+
+def learnt_share(*, kv_use: float, tokens: int = 1_000, foreign: int = 0) -> Replica:
+    """A scrape compared with a book of so many tokens; reports end after it."""
+    replica = a_replica(slots=64)
+    put(replica, "a", prompt_tokens=tokens, output_tokens=0)
+    report(replica, now=1.0, running=1 + foreign, waiting=0, kv_use=kv_use,
+           kv_capacity_tokens=10_000)  # fmt: skip
+    replica.go_stale()
+    return replica
+
+
+def test_without_fresh_reports_the_book_counts_as_much_as_it_did_before() -> None:
+    """Shared prompts make it an over-estimate: a hundred streams would seem to fill the engine."""
+    replica = learnt_share(kv_use=0.025)
+    assert replica.kv_tokens == 250
+    put(replica, "b", prompt_tokens=1_000, output_tokens=0)
+    assert replica.kv_tokens == 500
+
+
+def test_a_book_is_never_taken_for_less_than_what_it_shows_to_hold() -> None:
+    """More in the engine than in the book is somebody else's, or a leak; not a share above one."""
+    assert learnt_share(kv_use=0.9).kv_tokens == 1_000
+
+
+def test_a_small_book_or_one_beside_foreign_load_teaches_no_share() -> None:
+    """Rounding, or somebody else's tokens, would be learnt for ever."""
+    assert learnt_share(kv_use=0.025, tokens=999).kv_tokens == 999
+    assert learnt_share(kv_use=0.025, foreign=1).kv_tokens == 1_000
+
+
+def test_a_kv_figure_without_a_capacity_is_no_figure() -> None:
+    """A share of an unknown size is nothing."""
+    for capacity in (None, 0):
+        replica = a_replica(slots=4)
+        report(replica, running=0, waiting=0, kv_use=0.5, kv_capacity_tokens=capacity)
+        assert replica.kv_capacity_tokens is None
+        assert replica.kv_tokens == 0.0
+
+
+def test_a_blind_scrape_is_one_that_sees_nothing_though_something_was_there() -> None:
+    """An engine that really is idle must be believed, or it would seem full for ever."""
+    replica = a_replica(slots=4)
+    report(replica, running=0, waiting=0, kv_use=0.4, kv_capacity_tokens=1_000)
+    assert replica.kv_tokens == 400
+    put(replica, "a", at=1.0, prompt_tokens=100, output_tokens=0)
+    report(replica, now=2.0, running=0, waiting=0, kv_use=0.0, kv_capacity_tokens=1_000)
+    assert replica.kv_tokens == 500
+    report(replica, now=2.0, running=0, waiting=1, kv_use=0.0, kv_capacity_tokens=1_000)
+    assert replica.kv_tokens == 0
+
+
+# --- speed ------------------------------------------------------------------------------------
+
+
+def test_a_speed_within_the_limit_is_never_over_it() -> None:
+    """The gate may not shut a replica that keeps its promise."""
+    replica = a_replica()
+    assert not replica.tpot_over(0.1, 0.0)
+    replica.tpot_s = 0.1
+    assert not replica.tpot_over(0.1, 0.0)
+    replica.tpot_s = 0.1021
+    assert replica.tpot_over(0.1, 0.0)
+
+
+def test_the_excess_halves_every_five_silent_seconds() -> None:
+    """A gate that was shut by one slow moment would never see another sample."""
+    replica = a_replica()
+    replica.take_tpot(0.164, 10, in_use=1, now=10.0, target_s=1.0)
+    assert [replica.tpot_over(0.1, 10.0 + s) for s in (0.0, 24.9, 25.1)] == [True, True, False]
+    assert replica.tpot_over(0.1, 0.0)
+
+
+def test_a_step_is_the_time_per_token_or_a_guess() -> None:
+    """The allowance and every prediction of a prefill need one before the first token."""
+    replica = a_replica()
+    assert replica.step_s == STEP_S
+    replica.take_tpot(0.08, 10, in_use=1, now=0.0, target_s=1.0)
+    assert replica.step_s == 0.08
+    replica.take_tpot(-0.5, 10, in_use=1, now=0.0, target_s=1.0)
+    assert replica.step_s == 0.0
+
+
+def test_streams_speak_again_when_the_engines_histogram_is_stale() -> None:
+    """The last figure of a dead metrics endpoint is not the speed of now."""
+    replica = a_replica(slots=8)
+    report(replica, itl_sum_s=1.0, itl_count=100.0)
+    replica.take_tpot(0.5, 10, in_use=1, now=1.0, target_s=1.0)
+    assert replica.tpot_s is None
+    replica.go_stale()
+    replica.take_tpot(0.5, 10, in_use=1, now=1.0, target_s=1.0)
+    assert replica.tpot_s == 0.5
+
+
+def test_fifty_tokens_are_enough_to_judge_the_speed_and_teach_the_limit() -> None:
+    """A single long prefill beside two tokens would look like a slow engine."""
+    replica = a_replica(slots=8)
+    put_many(replica, 8, starts=True)
+    report(replica, itl_sum_s=0.0, itl_count=0.0)
+    report(replica, itl_sum_s=30.0, itl_count=49.0)
+    assert replica.tpot_s is None
+    report(replica, now=7.0, itl_sum_s=30.0, itl_count=50.0)
+    assert (replica.tpot_s, replica.tpot_at) == (0.6, 7.0)
+    assert replica.limit.limit == 4.0
+
+
+@pytest.mark.parametrize("missing", ["itl_sum_s", "itl_count"])
+def test_half_a_histogram_says_nothing(missing: str) -> None:
+    """A scrape may break off in the middle."""
+    replica = a_replica()
+    full = {"itl_sum_s": 1.0, "itl_count": 100.0}
+    half = {name: figure for name, figure in full.items() if name != missing}
+    for figures in (full, half, full):
+        report(replica, **figures)
+    assert replica.tpot_s is None
+
+
+# --- prefill ----------------------------------------------------------------------------------
+
+
+def test_the_prefill_is_measured_from_the_end_of_the_one_before() -> None:
+    """Prompts are computed one after the other: the second did not take twice as long."""
+    replica = a_replica(slots=8)
+    first = put(replica, "a", prompt_tokens=1_000)
+    second = put(replica, "b", prompt_tokens=1_000)
+    for grant, now in ((first, 0.1), (second, 0.2)):
+        replica.ledger.start(grant.waiting.request.id)
+        replica.take_first_token(grant, now)
+    assert replica.prefill_rate == pytest.approx(10_000)
+
+
+def test_short_prompts_do_not_teach_the_prefill_rate() -> None:
+    """They measure the round trip, and a fast engine would look slow."""
+    replica = a_replica(slots=8)
+    replica.take_first_token(put(replica, "a", prompt_tokens=511), 1.0)
+    assert replica.prefill_rate == PREFILL_TOKENS_PER_S
+    replica.take_first_token(put(replica, "b", prompt_tokens=512), 2.0)
+    assert replica.prefill_rate == 512.0
+
+
+def test_what_was_cached_is_no_prefill_and_teaches_none() -> None:
+    """Rates of a million tokens a second would be learnt from the cache."""
+    replica = a_replica(slots=8)
+    replica.take_first_token(put(replica, "a", prompt_tokens=9_000, cached_tokens=8_600), 0.01)
+    assert replica.prefill_rate == PREFILL_TOKENS_PER_S
+
+
+def test_the_share_of_a_prompt_that_was_computed_grows_with_time() -> None:
+    """Who cancels early pays little; who cancels late pays the prefill."""
+    replica = a_replica(slots=8)
+    grant = put(replica, "a", at=2.0, prompt_tokens=8_000)
+    assert [replica.prefilled_share(grant, now) for now in (2.0, 2.25, 3.0, 9.0)] == [
+        0.0, 0.25, 1.0, 1.0,
+    ]  # fmt: skip
+    replica.ledger.start("a")
+    assert replica.prefilled_share(grant, 2.0) == 1.0
+    assert replica.prefilled_share(put(replica, "b", prompt_tokens=0), 0.0) == 1.0
+
+
+# --- starts that nobody sees ------------------------------------------------------------------
+
+
+def plain(count: int, **fields: Any) -> Replica:
+    """So many plain requests, unstarted, on a replica of 8 slots."""
+    replica = a_replica(slots=8)
+    put_many(replica, count, streams=False, **fields)
+    return replica
+
+
+def test_without_a_scrape_a_plain_request_starts_when_its_prefill_must_be_over() -> None:
+    """8,000 tokens take a second and then one step."""
+    replica = plain(1, prompt_tokens=8_000)
+    replica.start_plain(1.0 + STEP_S - 0.001, queued=0)
+    assert replica.ledger.unstarted
+    replica.start_plain(1.0 + STEP_S, queued=0)
+    assert not replica.ledger.unstarted
+
+
+def test_the_newest_are_those_that_the_engine_still_has_in_its_queue() -> None:
+    """It starts them in the order in which they came."""
+    replica = plain(3)
+    replica.start_plain(99.0, queued=2)
+    assert list(replica.ledger.unstarted) == ["p1", "p2"]
+    replica.start_plain(99.0, queued=3)
+    replica.start_plain(99.0, queued=1)
+    assert list(replica.ledger.unstarted) == ["p2"]
+
+
+def test_streams_and_embeddings_start_only_when_they_show_it() -> None:
+    """A stream has a first token; an embedding has its end."""
+    replica = a_replica(slots=8)
+    put(replica, "stream")
+    put(replica, "embedding", streams=False, output_tokens_max=0)
+    put(replica, "plain", streams=False)
+    replica.start_plain(99.0, queued=0)
+    assert list(replica.ledger.unstarted) == ["stream", "embedding"]
+
+
+# --- whether it may be used, and what is forgotten --------------------------------------------
+
+
+def test_each_state_that_keeps_a_replica_from_use_has_its_own_end() -> None:
+    """A drained replica that comes back from an outage is still being drained."""
+    replica = a_replica()
+    replica.mark(lost=True, draining=True)
+    replica.mark(lost=False)
+    assert not replica.is_usable
+    replica.mark(draining=False)
+    assert replica.is_usable
+    replica.mark(removed=True)
+    replica.mark(lost=False, draining=False)
+    assert not replica.is_usable
+
+
+def test_a_class_is_served_by_its_own_replicas_while_they_are_usable() -> None:
+    """Elsewhere the model is unknown, or the request has failed."""
+    replica = a_replica("r")
+    kinds = [
+        Kind(frozenset(names), size=0, sequences=1, decodes=True) for names in (("r", "s"), ("s",))
+    ]
+    assert [replica.may_serve(kind) for kind in kinds] == [True, False]
+    replica.mark(draining=True)
+    assert not replica.may_serve(kinds[0])
+
+
+def test_all_that_was_learnt_of_an_engine_is_forgotten_with_it() -> None:
+    """The one that comes back may be another model on another card."""
+    replica = a_replica()
+    put(replica, "a", prompt_tokens=9_000)
+    for now in (1.0, 2.0, 3.0):
+        report(replica, now=now, round_trip_s=0.5, running=4, waiting=2, kv_use=0.5, slots=4,
+               kv_capacity_tokens=9_000, itl_sum_s=now, itl_count=100 * now)  # fmt: skip
+    replica.take_first_token(replica.ledger.grants["a"], 9.0)
+    replica.limit.busy(3)
+    replica.go_stale()
+    replica.forget()
+    fresh = a_replica()
+    for name in (
+        "report reported_at fresh_until is_stale learnt_slots proven_sequences slots foreign "
+        "kv_capacity_tokens kv_use_tokens_scraped ledger_kv_at_scrape tpot_s tpot_at round_trip_s "
+        "warm_from warm_until prefill_rate"
+    ).split():
+        assert getattr(replica, name) == getattr(fresh, name), name
+    assert replica.limit.limit == float("inf")
+    assert list(replica.ledger.grants) == ["a"]
+    replica.go_stale()
+    assert replica.foreign == 0
+    report(replica, now=10.0, itl_sum_s=9.0, itl_count=900.0)
+    assert replica.tpot_s is None
+    assert replica.kv_tokens == replica.ledger.kv_tokens
+
+
+def test_the_cache_of_an_engine_is_forgotten_with_it() -> None:
+    """Its restart emptied it: prompts taken for cached would pass the prefill gate by the dozen."""
+    replica = a_replica()
+    replica.warmth.sent(a_request(prefix=(1, 2), session="s"))
+    replica.forget()
+    assert replica.warmth.cached_tokens((1, 2)) == 0

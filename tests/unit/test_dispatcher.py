@@ -4,19 +4,35 @@ import asyncio
 
 import pytest
 
-from gateway.core.messages import Arrived, Finished, Granted, Outcome, Refused
+from gateway.core.messages import (
+    Arrived,
+    Finished,
+    Granted,
+    Outcome,
+    Recalled,
+    Refused,
+    ScaleAdvised,
+)
+from gateway.runtime.dispatcher import Dispatcher
 from tests.support.admitting import Gated
 from tests.support.jumping import run_jumping
+from tests.support.recalling import NOTHING, Prompted, Recalling
 
 
 class Listener:
     """A waiter that writes down what it is told."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_begun: bool = False) -> None:
+        self.has_begun = has_begun
         self.heard: list[Granted | Refused] = []
+        self.recalls = 0
 
     def decided(self, decision: Granted | Refused) -> None:
         self.heard.append(decision)
+
+    def recalled(self) -> bool:
+        self.recalls += 1
+        return not self.has_begun
 
 
 def arrive(gated: Gated, listener: Listener | None = None, **fields: object) -> str:
@@ -122,5 +138,67 @@ def test_after_close_no_timer_fires() -> None:
         arrive(gated, listener)
         await asyncio.sleep(60.0)
         assert listener.heard == []
+
+    run_jumping(main())
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_a_recall_that_comes_too_late_is_answered_at_once_and_once(has_begun: bool) -> None:
+    """Unanswered, the scheduler would believe for ever that the request is on its way back."""
+
+    async def main() -> None:
+        gated, listener = Recalling(), Listener(has_begun=has_begun)
+        request_id = arrive(gated, listener)
+        gated.recall(request_id)
+        assert listener.recalls == 1
+        assert gated.told == ["Arrived", *["RecallTooLate"] * has_begun]
+
+    run_jumping(main())
+
+
+def test_all_decisions_are_carried_out_before_the_scheduler_hears_more() -> None:
+    """Told in between, it would decide about requests that do not know of their grants yet."""
+
+    async def main() -> None:
+        gated, begun, other = Recalling(), Listener(has_begun=True), Listener()
+        request_id = arrive(gated, begun)
+        gated.dispatcher.await_decision("x", other)
+        told_when_granted: list[list[str]] = []
+        other.decided = lambda _: told_when_granted.append(gated.told)  # type: ignore[method-assign,assignment]  # it only listens
+        gated.decide(Recalled(request_id, "r"), Granted("x", "r", 0.0))
+        assert told_when_granted == [["Arrived"]]
+        assert gated.told == ["Arrived", "RecallTooLate"]
+
+    run_jumping(main())
+
+
+def test_a_recall_of_what_has_ended_is_not_answered_again() -> None:
+    """Its end was the answer."""
+
+    async def main() -> None:
+        gated, listener = Recalling(), Listener(has_begun=True)
+        request_id = arrive(gated, listener)
+        gated.dispatcher.forget(request_id)
+        gated.recall(request_id)
+        gated.recall("unknown")
+        assert listener.recalls == 0
+        assert gated.told == ["Arrived"]
+
+    run_jumping(main())
+
+
+def test_advice_on_the_number_of_replicas_reaches_whoever_publishes_it() -> None:
+    """An autoscaler follows nothing else."""
+
+    async def main() -> None:
+        heard: list[ScaleAdvised] = []
+        gated = Gated()
+        prompted = Prompted(gated.scheduler)
+        dispatcher = Dispatcher(prompted, gated.clock, advised=heard.append)  # type: ignore[arg-type]  # all that is used of it
+        advice = ScaleAdvised(frozenset({"m"}), 3)
+        prompted.next = [advice]
+        dispatcher.tell(NOTHING)
+        dispatcher.tell(NOTHING)
+        assert heard == [advice]
 
     run_jumping(main())

@@ -13,10 +13,14 @@ STATUS = {
     Reason.USER_QUEUE_FULL: (429, "rate_limit_exceeded"),
     Reason.QUEUE_FULL: (429, "over_capacity"),
     Reason.SHED: (429, "over_capacity"),
+    Reason.TENANT_QUEUE_FULL: (429, "rate_limit_exceeded"),
     Reason.PATIENCE_SPENT: (429, "patience_spent"),
+    Reason.WAIT_TOO_LONG: (429, "patience_spent"),
+    Reason.PROMPT_TOO_LONG: (400, "context_length_exceeded"),
     Reason.NO_REPLICA: (503, "no_replica"),
     Reason.SHUTTING_DOWN: (503, "draining"),
 }
+TYPE = {429: "rate_limit_error", 503: "service_unavailable", 400: "invalid_request_error"}
 TYPES = {
     "invalid_request_error", "authentication_error", "permission_error", "rate_limit_error",
     "insufficient_quota", "server_error", "service_unavailable",
@@ -38,11 +42,18 @@ def test_a_refusal_says_its_status_its_code_and_when_to_come_back(reason: Reason
     """429 is the client's share, 503 our state; without a hint every SDK retries at once."""
     error = RefusedError(reason, 12.4)
     assert (error.status, error.code) == STATUS[reason]
-    assert error.type == ("rate_limit_error" if error.status == 429 else "service_unavailable")
+    assert error.type == TYPE[error.status]
     assert error.reason is reason
     assert error.message.endswith(".")
-    assert retry_headers(error) == [(b"retry-after", b"12"), (b"retry-after-ms", b"12400")]
+    hint = [(b"retry-after", b"12"), (b"retry-after-ms", b"12400")]
+    assert retry_headers(error) == ([] if error.status == 400 else hint)
     assert set(error_object(error)["error"]) == {"message", "type", "param", "code"}
+
+
+def test_no_two_reasons_say_the_same() -> None:
+    """Who reads the log must know whose bound it was, and when it was judged."""
+    assert len({refusal.message for refusal in REFUSALS.values()}) == len(Reason)
+    assert "on arrival" in REFUSALS[Reason.WAIT_TOO_LONG].message
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.api.auth import Asked
 from gateway.api.life import Life
-from gateway.api.routes import CHAT
+from gateway.api.routes import CHAT, COMPLETIONS
 from gateway.api.wire import parse
 from gateway.errors import UpstreamFailedError
 
@@ -20,7 +20,8 @@ def life() -> Life:
     body = b'{"model":"alias","n":2,"max_tokens":5,"stream":true}'
     life.call = asyncio.run(parse(CHAT, body, 8))
     life.model = "real"
-    life.asked = Asked("acme", "alice", 1, 30.0)
+    life.asked = Asked("acme", "alice", 1, 30.0, session="s1", read_timeout_s=60.0)
+    life.prefix = (7, 8)
     return life
 
 
@@ -41,6 +42,16 @@ def test_the_scheduler_is_told_what_the_request_is(life: Life) -> None:
     )  # fmt: skip
     assert (request.sequences, request.output_tokens_max, request.streams) == (2, 5, True)
     assert (request.patience_s, request.route, request.body_bytes) == (30.0, "chat", 52)
+    assert (request.session, request.read_timeout_s, request.prefix) == ("s1", 60.0, (7, 8))
+    assert (request.prompt_tokens, request.ttft_target_s) == (None, None)
+
+
+def test_the_scheduler_is_told_the_exact_length_of_a_prompt_in_tokens() -> None:
+    """Estimated from its bytes, a prompt written as numbers looks three times as long."""
+    life = Life(request_id="abc", route=COMPLETIONS, began_at=10.0)
+    life.call = asyncio.run(parse(COMPLETIONS, b'{"prompt":[10001,10002,10003]}', 8))
+    life.asked = Asked("acme", "alice", 1, None)
+    assert life.next_request(frozenset()).prompt_tokens == 3
 
 
 def test_the_record_adds_up(life: Life) -> None:

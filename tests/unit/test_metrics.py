@@ -27,6 +27,8 @@ PROMISED = {
     "request_duration_seconds": {"tier"},
     "tokens": {"tier", "kind"},
     "relay_overhead_seconds": set(),
+    "migrations": {"kind"},
+    "scale_advised_replicas": {"model"},
 }
 """Without prefix, and without the suffix that counters get; with their labels."""
 
@@ -86,6 +88,8 @@ def test_every_promised_metric_exists_with_its_labels_and_explains_itself(
     """A dashboard made for llm-d needs nothing changed but the prefix."""
     watched.find("gpu0")
     watched.metrics.settled(record())
+    watched.metrics.advised({"m"}, 2)
+    watched.metrics.recalled("queued")
     families = {
         family.name.removeprefix("fairgate_"): family
         for family in text_string_to_metric_families(watched.metrics.text().decode())
@@ -167,6 +171,22 @@ def test_the_queue_is_shown_by_tier_and_model_also_where_it_is_empty(watched: Wa
     }
 
 
+def test_models_that_share_replicas_are_counted_apart(watched: Watched) -> None:
+    """The autoscaler of one model must not be shown the queue of another."""
+    watched.find("gpu0", "m", "lora", slots=1)
+    watched.find("gpu1", "alone", slots=1)
+    for n in range(9):
+        watched.arrive(f"l{n}", model="lora")
+    watched.arrive("a", model="alone")
+    watched.arrive("m", model="m", tier=3)
+    sizes = watched.samples["flow_control_queue_size"]
+    assert len(sizes) == 3 * len(DEFAULT_TIERS)
+    assert sizes[(("model", "lora"), ("tier", "standard"))] >= 5.0
+    assert sizes[(("model", "m"), ("tier", "background"))] == 1.0
+    assert sizes[(("model", "m"), ("tier", "standard"))] == 0.0
+    assert sum(sizes.values()) == len(watched.scheduler.waiting)
+
+
 def test_saturation_and_gates_follow_the_scheduler(watched: Watched) -> None:
     """The first two figures that anybody looks at."""
     watched.find("gpu0", slots=4)
@@ -178,6 +198,28 @@ def test_saturation_and_gates_follow_the_scheduler(watched: Watched) -> None:
     gates = watched.samples["replica_gate_open"]
     assert gates[(("replica", "gpu0"), ("tier", "background"))] == 0.0
     assert watched.samples["replica_inflight"][(("replica", "gpu0"),)] >= 4.0
+
+
+def test_the_last_advice_stands_for_each_model_of_the_pool(watched: Watched) -> None:
+    """An autoscaler asks by model, and must not add up what was advised before."""
+    watched.metrics.advised(["m", "lora"], 3)
+    watched.metrics.advised(["other"], 0)
+    watched.metrics.advised(["m", "lora"], 2)
+    assert watched.samples["scale_advised_replicas"] == {
+        (("model", "m"),): 2.0,
+        (("model", "lora"),): 2.0,
+        (("model", "other"),): 0.0,
+    }
+
+
+def test_moves_are_counted_by_kind(watched: Watched) -> None:
+    """Requests that wander without end look like a slow fleet from outside."""
+    for kind in ("queued", "queued", "running"):
+        watched.metrics.recalled(kind)
+    assert watched.samples["migrations_total"] == {
+        (("kind", "queued"),): 2.0,
+        (("kind", "running"),): 1.0,
+    }
 
 
 def test_a_removed_replica_vanishes_from_all_metrics(watched: Watched) -> None:

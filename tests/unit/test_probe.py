@@ -27,7 +27,9 @@ async def test_first_contact_tells_the_models_before_the_report() -> None:
     watch = Watch(Engine(), weight=2.0)
     status = await watch.round()
     found, reported = watch.news()
-    assert found == ReplicaFound(replica="r1", models=frozenset({"tiny"}), slots=None, weight=2.0)
+    assert found == ReplicaFound(
+        replica="r1", models=frozenset({"tiny"}), slots=None, weight=2.0, context_tokens=1024
+    )
     assert isinstance(reported, ReplicaReported)
     assert (reported.replica, reported.report.running, reported.report.waiting) == ("r1", 4, 8)
     assert status.up
@@ -104,6 +106,37 @@ async def test_configured_models_win_and_discovery_only_confirms() -> None:
     assert watch.news()[0] == ReplicaFound(replica="r1", models=frozenset({"tiny", "tinny"}))
     assert status.models == {"tiny": 1024, "tinny": None}
     assert status.detail == "the engine does not list tinny"
+
+
+@pytest.mark.parametrize(
+    ("listed", "context_tokens"),
+    [
+        ((TINY, {**TINY, "id": "long", "max_model_len": 8192}), 8192),
+        ((TINY, {"id": "lora", "parent": "tiny"}), 1024),
+        ((TINY, {"id": "unsaid"}), None),
+        (({"id": "unsaid"},), None),
+    ],
+)
+async def test_the_longest_context_is_told_where_all_models_say_theirs(
+    listed: tuple[object, ...], context_tokens: int | None
+) -> None:
+    """A prompt that one of the models can hold must not be refused for another's length."""
+    watch = Watch(Engine({"/metrics": text(VLLM_METRICS), "/v1/models": cards(*listed)}))
+    await watch.round()
+    found = watch.news()[0]
+    assert isinstance(found, ReplicaFound)
+    assert found.context_tokens == context_tokens
+
+
+async def test_a_context_that_changes_is_told_again() -> None:
+    """An engine restarted with a shorter one would be sent what it can only refuse."""
+    engine = Engine()
+    watch = Watch(engine, models_every_s=1.0)
+    await watch.round()
+    engine.answers["/v1/models"] = cards({**TINY, "max_model_len": 512})
+    await watch.round()
+    told = [event.context_tokens for event in watch.news() if isinstance(event, ReplicaFound)]
+    assert told == [1024, 512]
 
 
 async def test_configured_models_need_no_listing() -> None:
@@ -245,8 +278,12 @@ async def test_a_llamacpp_tells_its_slots_and_context() -> None:
             "/props": json({"total_slots": 4, "default_generation_settings": {"n_ctx": 2048}}),
         }
     )
-    status = await Watch(engine).round()
+    watch = Watch(engine)
+    status = await watch.round()
     assert (status.slots, status.models) == (4, {"m.gguf": 2048})
+    found = watch.news()[0]
+    assert isinstance(found, ReplicaFound)
+    assert found.context_tokens == 2048
 
 
 async def test_an_older_tgi_names_its_model_on_its_information_route() -> None:

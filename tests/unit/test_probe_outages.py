@@ -142,7 +142,9 @@ async def test_the_first_success_brings_a_lost_replica_back_with_its_new_models(
     }
     status = await watch.round()
     found, reported = watch.news()
-    assert found == ReplicaFound(replica="r1", models=frozenset({"q"}), slots=52)
+    assert found == ReplicaFound(
+        replica="r1", models=frozenset({"q"}), slots=52, context_tokens=4096
+    )
     assert isinstance(reported, ReplicaReported)
     assert (status.up, status.engine, status.last_error) == (True, "sglang", None)
 

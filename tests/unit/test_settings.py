@@ -4,7 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.policy import DEFAULT_TIERS, Bounds, CostWeights, Policy, Tenant, Tier
+from gateway.core.policy import (
+    DEFAULT_TIERS,
+    Affinity,
+    Ageing,
+    Bounds,
+    CostWeights,
+    GpuTime,
+    Policy,
+    Price,
+    Room,
+    Scaling,
+    Tenant,
+    Tier,
+)
 from gateway.settings import load_settings
 from gateway.tenancy.keys import Principal
 from tests.support.loading import KEY, OTHER_KEY, OTHER_SHA, REPLICA, SHA, Loading
@@ -92,6 +105,91 @@ tenants: [{name: acme, weight: 2, users: {alice: {weight: 3}}}]
         ),
         release_at_once=True,
     )  # fmt: skip
+
+
+def test_every_written_value_of_order_cost_and_place_reaches_the_policy(load: Loading) -> None:
+    """Which of several policies is in force must be the one that was written."""
+    policy = load(
+        """
+models:
+  - {name: llama, replicas: [http://g:1], price: {input: 0.2, output: 0}}
+  - {name: qwen, replicas: [http://g:2], price: {input: 1, output: 3}}
+tiers:
+  - {name: gold, weight: 3, room: {requests: 5, bytes: 1GiB, tokens: 6000}}
+  - {name: rest}
+scheduling: {order: weighted, within_user: shortest, cost: price,
+             gpu_time: {prompt_s: 0.1, output_s: 0.2, kv_s: 0}, ageing: {after_s: 9, per_s: 2},
+             limiter: static, inflight_limit: 12, reserve_after_s: 0, warm_up_s: 0,
+             affinity: {prefix: 0.5, session: 0, adapter: 2}, recall: false, recall_gap: 0.7}
+bounds: {waiting_tokens: 21, waiting_bytes_per_user: 22KiB, waiting_tokens_per_user: 23,
+         prefixes: 24, sessions: 25}
+retries: {continuation_wait_s: 8}
+scaling: {min: 1, max: 4, below: 0, above: 0.9, hold_s: 2, cooldown_s: 3}
+tenants: [{name: acme, room: {requests: 7, bytes: 8KiB}}]
+"""
+    ).policy()
+    assert policy == Policy(
+        tiers=(
+            Tier(name="gold", weight=3, queue_limit=2,
+                 room=Room(requests=5, body_bytes=1 << 30, tokens=6000)),
+            Tier(name="rest", queue_limit=0, min_share=0.02),
+        ),
+        tenants={"acme": Tenant(room=Room(requests=7, body_bytes=8 << 10))},
+        order="weighted",
+        within_user="shortest",
+        cost="price",
+        gpu_time=GpuTime(prompt_s=0.1, output_s=0.2, kv_s=0),
+        prices={"llama": Price(input=0.2, output=0), "qwen": Price(input=1, output=3)},
+        ageing=Ageing(after_s=9, per_s=2),
+        limiter="static",
+        inflight_limit=12,
+        reserve_after_s=0,
+        warm_up_s=0,
+        affinity=Affinity(prefix=0.5, session=0, adapter=2),
+        recall=False,
+        recall_gap=0.7,
+        continuation_wait_s=8,
+        scaling=Scaling(min=1, max=4, below=0, above=0.9, hold_s=2, cooldown_s=3),
+        bounds=Bounds(
+            waiting_tokens=21, waiting_bytes_per_user=22 << 10, waiting_tokens_per_user=23,
+            prefixes=24, sessions=25,
+        ),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "choices"),
+    [
+        ("order", ["strict", "weighted"]),
+        ("within_user", ["fcfs", "shortest", "deadline", "prefix"]),
+        ("cost", ["requests", "tokens", "gpu_seconds"]),
+        ("limiter", ["static", "adaptive"]),
+    ],
+)
+def test_every_choice_can_be_made(load: Loading, key: str, choices: list[str]) -> None:
+    """A choice that the scheduler knows and the file does not would never be used."""
+    for choice in choices:
+        policy = load(REPLICA + f"scheduling: {{{key}: {choice}}}").policy()
+        assert getattr(policy, key) == choice
+
+
+def test_a_threshold_left_out_or_null_is_the_default_one(load: Loading) -> None:
+    """The page says null; an advice that never comes would look like a fleet that is right."""
+    written = load(REPLICA + "scaling: {below: null, above: null}").policy()
+    assert written.scaling == Scaling()
+    assert load(REPLICA + "scaling: {below: 0.1}").policy().scaling == Scaling(below=0.1)
+
+
+def test_the_environment_reaches_what_is_nested(load: Loading) -> None:
+    """A container is tuned by variables, one value at a time."""
+    environ = {
+        "FAIRGATE_SCHEDULING__AFFINITY__PREFIX": "0",
+        "FAIRGATE_SCHEDULING__AGEING": "{after_s: 5}",
+        "FAIRGATE_SCALING__MIN": "2",
+    }
+    policy = load(environ=environ).policy()
+    assert policy.affinity == Affinity(prefix=0)
+    assert (policy.ageing, policy.scaling.min) == (Ageing(after_s=5), 2)
 
 
 def test_replica_options_reach_the_address(load: Loading, tmp_path: Path) -> None:

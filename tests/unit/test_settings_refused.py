@@ -102,6 +102,30 @@ def test_the_error_text_counts_and_lists(load: Loading) -> None:
         (REPLICA + "listen: [1]", "listen: a list is not allowed: must be a mapping of keys"),
         (REPLICA + "tiers: {a: 1}", "tiers: a mapping is not allowed: must be a list"),
         (REPLICA + "retries: {attempts: null}", "retries.attempts: null is not allowed: must be"),
+        (REPLICA + "retries: {continuation_wait_s: -1}", "retries.continuation_wait_s: -1 is not"),
+        (REPLICA + "scheduling: {ageing: {after_s: 0}}", "scheduling.ageing.after_s: 0 is not"),
+        (REPLICA + "scheduling: {ageing: {per_s: 0}}", "scheduling.ageing.per_s: 0 is not allowed"),
+        (REPLICA + "scheduling: {affinity: {prefix: -1}}", "scheduling.affinity.prefix: -1 is not"),
+        (REPLICA + "scheduling: {affinity: {lora: 1}}", "scheduling.affinity.lora: unknown key"),
+        (REPLICA + "scheduling: {inflight_limit: 0}", "scheduling.inflight_limit: 0 is not"),
+        (REPLICA + "scheduling: {gpu_time: {output_s: 0}}", "scheduling.gpu_time.output_s: 0 is"),
+        (REPLICA + "scheduling: {recall: 1}", "scheduling.recall: 1 is not allowed: must be a"),
+        (REPLICA + "scheduling: {limiter: off}", "scheduling.limiter: False is not allowed: must"),
+        (REPLICA + "scheduling: {within_user: lifo}", "scheduling.within_user: 'lifo' is not"),
+        (REPLICA + "scheduling: {cost: money}", "scheduling.cost: 'money' is not allowed: must"),
+        (REPLICA + "tiers: [{name: a, weight: 0}]", "tiers[0].weight: 0 is not allowed"),
+        (REPLICA + "tiers: [{name: a, room: {requests: 0}}]", "tiers[0].room.requests: 0 is not"),
+        (REPLICA + "tenants: [{name: a, room: {bytes: 1GB1}}]", "tenants[0].room.bytes: '1GB1' is"),
+        (REPLICA + "tenants: [{name: a, room: 5}]", "tenants[0].room: 5 is not allowed: must be a"),
+        (REPLICA + "bounds: {prefixes: 0}", "bounds.prefixes: 0 is not allowed"),
+        (REPLICA + "bounds: {waiting_tokens: -5}", "bounds.waiting_tokens: -5 is not allowed"),
+        (REPLICA + "scaling: {max: 0}", "scaling.max: 0 is not allowed"),
+        (REPLICA + "scaling: {above: 3}", "scaling.above: 3 is not allowed"),
+        (REPLICA + "scaling: {above: -0.1}", "scaling.above: below (-0.1) must be less than above"),
+        (
+            "models: [{name: a, replicas: [http://g:1], price: {input: 1}}]",
+            "models[0].price.output: is",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_at_its_place(load: Loading, text: str, fault: str) -> None:
@@ -175,16 +199,11 @@ def test_web_pages_stay_out_of_an_open_gateway(load: Loading) -> None:
     ("text", "key"),
     [
         ("listen: {admin_port: 9000}", "listen.admin_port"),
-        ("scheduling: {limiter: adaptive}", "scheduling.limiter"),
-        ("scheduling: {ageing: {after_s: 3}}", "scheduling.ageing"),
         ("scheduling: {migrate_running: drain}", "scheduling.migrate_running"),
-        ("scheduling: {affinity: {prefix: 1}}", "scheduling.affinity"),
-        ("retries: {continuation_wait_s: 30}", "retries.continuation_wait_s"),
         ("media_urls: data-only", "media_urls"),
         ("cache_isolation: tenant", "cache_isolation"),
         ("store: {url: 'sqlite:///x'}", "store"),
         ("redis: {url: 'redis://x'}", "redis"),
-        ("scaling: {min: 0}", "scaling"),
         ("tenants: [{name: a, tokens_per_minute: 9}]", "tenants[0].tokens_per_minute"),
         ("tenants: [{name: a, users: {b: {concurrent: 9}}}]", "tenants[0].users.b.concurrent"),
         (f"keys: [{{tenant: a, key_sha256: {SHA}, budget: {{tokens: 9}}}}]", "keys[0].budget"),
@@ -197,10 +216,55 @@ def test_keys_of_later_versions_are_refused_by_name(load: Loading, text: str, ke
     )
 
 
-def test_choices_of_later_versions_are_refused_by_name(load: Loading) -> None:
-    """Who asks for weighted order must not get strict order without a word."""
-    (error,) = load.errors(REPLICA + "scheduling: {order: weighted}")
-    assert error.endswith("'weighted' is not supported by this version; must be 'strict'")
+def test_a_choice_that_there_is_not_is_refused_with_those_there_are(load: Loading) -> None:
+    """Who misspells weighted must not get strict order without a word."""
+    (error,) = load.errors(REPLICA + "scheduling: {order: weihgted}")
+    assert error.endswith("'weihgted' is not allowed: must be 'strict' or 'weighted'")
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (
+            "models: [{name: a, price: {input: 1, output: 2}, replicas: [http://g:1]},"
+            " {name: b, replicas: [http://g:2]}]",
+            "models[1].price: is required for every model when cost is price",
+        ),
+        (
+            "models: [{name: a, price: {input: 0, output: 0}, replicas: [http://g:1]}]",
+            "models[0].price: must not be 0 for both when cost is price",
+        ),
+        (REPLICA.strip(), "scheduling.cost: price needs a price for every model: list the models"),
+    ],
+)
+def test_prices_are_charged_only_where_every_model_has_one(
+    load: Loading, text: str, fault: str
+) -> None:
+    """Tokens of one model against money of another would make whoever uses it first or last."""
+    (error,) = load.errors(text + "\nscheduling: {cost: price}")
+    assert error.partition(": ")[2].startswith(fault)
+    load(text + "\nscheduling: {cost: tokens}")
+
+
+def test_all_models_without_a_price_are_listed_at_once(load: Loading) -> None:
+    """One a round would take as many rounds as there are models."""
+    errors = load.errors(
+        """scheduling: {cost: price}
+models:
+  - {name: a, replicas: [http://g:1]}
+  - {name: b, replicas: [http://g:2], price: {input: -1, output: 2}}
+  - {name: c, replicas: [http://g:3]}
+scaling: {min: 9, below: 0.7}
+"""
+    )
+    assert errors == (
+        "fairgate.yaml:4: models[1].price.input: -1 is not allowed: "
+        "must be greater than or equal to 0",
+        "fairgate.yaml:3: models[0].price: is required for every model when cost is price",
+        "fairgate.yaml:5: models[2].price: is required for every model when cost is price",
+        "fairgate.yaml:6: scaling.min: 9 is not allowed: must be at most max, 8",
+        "fairgate.yaml:6: scaling.below: below (0.7) must be less than above (0.6)",
+    )
 
 
 def test_saying_that_a_later_feature_is_off_is_fine(load: Loading) -> None:

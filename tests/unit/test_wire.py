@@ -160,6 +160,38 @@ def test_a_request_counts_as_the_sequences_it_makes(
 
 
 @pytest.mark.parametrize(
+    ("route", "fields", "tokens"),
+    [
+        (COMPLETIONS, {"prompt": [1, 2, 3]}, 3),
+        (COMPLETIONS, {"prompt": [1, 2, 3], "n": 4}, 3),
+        (COMPLETIONS, {"prompt": [[1, 2], [3]]}, 3),
+        (EMBEDDINGS, {"input": [7] * 100}, 100),
+        (COMPLETIONS, {"prompt": "1 2 3"}, None),
+        (COMPLETIONS, {"prompt": ["a", "b"]}, None),
+        (COMPLETIONS, {"prompt": [[1, 2], "b"]}, None),
+        (COMPLETIONS, {"prompt": []}, None),
+        (COMPLETIONS, {"prompt": [[]]}, None),
+        (COMPLETIONS, {}, None),
+        (CHAT, {"prompt": [1, 2, 3]}, None),
+    ],
+)
+def test_token_ids_are_counted_and_text_is_left_to_be_estimated(
+    route: Route, fields: dict[str, object], tokens: int | None
+) -> None:
+    """Written as JSON an id takes as many bytes as several tokens of text would."""
+    assert parsed(fields, route).prompt_tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("value", "session"), [("s1", "s1"), ("", ""), (None, None), (7, None), ({"a": 1}, None)]
+)
+def test_a_cache_key_that_is_no_text_is_no_session(value: object, session: str | None) -> None:
+    """It is only a hint, and engines ignore it: nobody is refused for it."""
+    assert parsed({"prompt_cache_key": value}).session == session
+    assert parsed({}).session is None
+
+
+@pytest.mark.parametrize(
     ("route", "fields", "param"),
     [
         (CHAT, {"n": 129}, "n"),

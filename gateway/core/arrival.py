@@ -1,0 +1,121 @@
+"""A request arrives: may it run here at all, may it wait, and who gives way if not?"""
+
+from __future__ import annotations
+
+from gateway.core import admission
+from gateway.core.flows import Waiting
+from gateway.core.messages import Decision, Reason, Refused, Request
+from gateway.core.pool import Pool
+from gateway.core.release import at_once, fill_for, fill_pool, forward, take_back
+from gateway.core.state import State
+from gateway.core.weigh import weigh
+
+
+def arrived(state: State, request: Request, *, now: float, out: list[Decision]) -> None:
+    """Grant, queue or refuse a new request, or one that is tried again."""
+    assert request.id not in state.waiting, "an id waits once"
+    assert request.id not in state.granted, "an id is granted once"
+    pool = state.pool_by_model.get(request.model)
+    if state.is_closed or pool is None:
+        reason = Reason.SHUTTING_DOWN if state.is_closed else Reason.NO_REPLICA
+        refuse(state, request, reason, now=now, out=out)
+        return
+    waiting = weigh(pool, state.predictor, request, sequence=state.number())
+    objection = _objection(state, pool, waiting)
+    if objection is not None:
+        refuse(state, request, objection, now=now, out=out)
+        return
+    pool.saw(request.tier, now)
+    if state.policy.release_at_once:
+        forward(state, pool, waiting, now=now, out=out)
+    elif pool.count or not at_once(state, pool, waiting, now=now, out=out):
+        _wait(state, pool, waiting, now=now, out=out)
+
+
+def _objection(state: State, pool: Pool, waiting: Waiting) -> Reason | None:
+    """Why a request is refused whatever else waits; None: it is not."""
+    request = waiting.request
+    if not pool.can_serve(waiting.kind):
+        return Reason.NO_REPLICA
+    if request.prompt_tokens is not None:
+        longest = pool.context_tokens(request.model)
+        if longest is not None and request.prompt_tokens > longest:
+            return Reason.PROMPT_TOO_LONG
+    if request.is_continuation:
+        return None
+    user = state.room.by_user.get((request.tenant, request.user))
+    if user is not None and user.is_full_for(
+        state.room_of_user, body_bytes=request.body_bytes, tokens=waiting.kv_tokens
+    ):
+        return Reason.USER_QUEUE_FULL
+    return None
+
+
+def _wait(state: State, pool: Pool, waiting: Waiting, *, now: float, out: list[Decision]) -> None:
+    """Queue it, unless it is hopeless; if it is the next of its class, look where it fits."""
+    request = waiting.request
+    queue = pool.queues[request.tier]
+    state.enqueue(pool, waiting, now)
+    if admission.is_hopeless(pool, waiting, now):
+        evict(state, waiting, Reason.WAIT_TOO_LONG, now=now, out=out)
+        return
+    # Behind another of its class nothing is open for it that was not for that one.
+    if queue.head(waiting.kind) is waiting:
+        fill_for(state, pool, waiting, now=now, out=out)
+        if waiting.ticket and state.policy.recall:
+            take_back(state, pool, now=now, out=out)
+    if waiting.ticket and not request.is_continuation:
+        _make_room(state, waiting, now=now, out=out)
+
+
+def _make_room(state: State, newcomer: Waiting, *, now: float, out: list[Decision]) -> None:
+    """While a shared bound is exceeded, somebody gives way."""
+    room, policy, request = state.room, state.policy, newcomer.request
+    tenant = policy.tenants.get(request.tenant)
+    while newcomer.ticket:
+        if tenant is not None and room.by_tenant[request.tenant].exceeds(tenant.room):
+            victim = admission.victim_of_tenant(state.pools, request.tenant)
+            reason = Reason.TENANT_QUEUE_FULL
+        elif room.by_tier[request.tier].exceeds(policy.tiers[request.tier].room):
+            victim = admission.victim(state.pools, tier=request.tier)
+            reason = Reason.QUEUE_FULL
+        elif room.all.exceeds(state.room_of_all):
+            victim = admission.victim(state.pools)
+            reason = Reason.QUEUE_FULL
+        else:
+            return
+        if victim is None:
+            return
+        is_own = victim is newcomer
+        evict(state, victim, reason if is_own else Reason.SHED, now=now, out=out)
+        fill_behind(state, victim, now=now, out=out)
+
+
+def evict(
+    state: State, waiting: Waiting, reason: Reason, *, now: float, out: list[Decision]
+) -> None:
+    """A waiting request is refused."""
+    state.dequeue(waiting)
+    refuse(state, waiting.request, reason, now=now, out=out)
+
+
+def fill_behind(state: State, gone: Waiting, *, now: float, out: list[Decision]) -> None:
+    """One that waited went: the next of its class may fit where it did not."""
+    pool = state.pool_by_model[gone.request.model]
+    is_kind_left = gone.kind in pool.queues[gone.request.tier].classes
+    if is_kind_left or gone.skipped_since is not None:
+        fill_pool(state, pool, now=now, out=out)
+
+
+def refuse(
+    state: State, request: Request, reason: Reason, *, now: float, out: list[Decision]
+) -> None:
+    """Tell a client to come back when its turn would have been."""
+    pool = state.pool_by_model.get(request.model)
+    in_line = 1
+    if pool is not None:
+        tier, tenant, user = request.tier, request.tenant, request.user
+        ahead = pool.queues[tier].user_count(tenant, user)
+        in_line = admission.place(pool, tier, tenant, user, ahead=ahead)
+    after_s = admission.retry_after_s(pool, in_line, now, state.policy.bounds)
+    out.append(Refused(request.id, reason, after_s))

@@ -1,0 +1,207 @@
+"""Why is this request waiting? Its flow, its place, and the gate that is shut on each replica.
+
+Plain values with units in their names, for an operator's eyes and for JSON; computed on demand
+from what the scheduler holds. It changes nothing and decides nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.core import admission
+from gateway.core.flows import Flow, Waiting
+from gateway.core.gate import Closed
+from gateway.core.pool import Pool
+from gateway.core.replica import Replica
+from gateway.core.state import State
+
+AHEAD_SHOWN = 5
+"""Flows with a smaller virtual time that are named; of the others only the number is told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowTags:
+    """One flow's claim: the smallest virtual time is served first."""
+
+    tenant: str
+    user: str
+    tenant_start: float
+    user_start: float
+    waiting: int
+    """Requests of this flow that wait in this tier."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaVerdict:
+    """What keeps the request off one replica now, with the figures that say so."""
+
+    replica: str
+    closed_by: str | None
+    """A `gate.Closed`; None: it fits, and goes there when its turn comes."""
+    occupied: int
+    """Sequences there, of this gateway and of others."""
+    foreign: int
+    slots: int | None
+    waiting: int
+    """Sequences that wait inside the engine."""
+    allowance: int
+    """Sequences that this tier may leave waiting there."""
+    slots_away: int
+    """Slots kept from this tier for those above."""
+    inflight_limit: float | None
+    tpot_ms: float | None
+    tpot_limit_ms: float
+    unstarted_prompt_tokens: int
+    prefill_limit_tokens: int
+    kv_tokens: int
+    kv_capacity_tokens: int | None
+    is_report_stale: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Everything that decides when a request goes."""
+
+    request_id: str
+    state: str
+    """"waiting", or "granted" with nothing but the replica told."""
+    model: str
+    tier: str
+    tenant: str
+    user: str
+    waited_s: float
+    patience_left_s: float | None = None
+    position: int | None = None
+    expected_wait_s: float | None = None
+    cost: float | None = None
+    """Predicted, in the policy's cost unit."""
+    flow: FlowTags | None = None
+    flows_ahead: int = 0
+    ahead: tuple[FlowTags, ...] = ()
+    is_floor_owed: bool = False
+    is_aged: bool = False
+    tiers_ahead: int = 0
+    """Requests that wait in the tiers above."""
+    replicas: tuple[ReplicaVerdict, ...] = ()
+    granted_on: str | None = None
+
+
+def explain(state: State, request_id: str, now: float) -> Explanation | None:
+    """Why `request_id` waits at `now`, or where it runs; None when it is not here.
+
+    O(users of its tier and replicas of its pool).
+    """
+    granted = state.granted.get(request_id)
+    waiting = granted[0].waiting if granted is not None else state.waiting.get(request_id)
+    if waiting is None:
+        return None
+    request = waiting.request
+    name = state.policy.tiers[request.tier].name
+    waited_s = max(0.0, now - request.arrived_at)
+    if granted is not None:
+        return Explanation(
+            request_id=request_id, state="granted", model=request.model, tier=name,
+            tenant=request.tenant, user=request.user, granted_on=granted[1].name,
+            waited_s=max(0.0, granted[0].granted_at - request.arrived_at),
+        )  # fmt: skip
+    pool = state.pool_by_model[request.model]
+    pool.refresh_if_due(now)
+    position = admission.position(pool, waiting)
+    flows = _flows_ahead(pool, waiting)
+    is_owed = pool.floors.is_owed(request.tier, waiting.cost)
+    is_aged = pool.elders is not None and pool.elders.is_aged(waiting, now)
+    judged_as = 0 if is_owed or is_aged else request.tier
+    return Explanation(
+        request_id=request_id, state="waiting", model=request.model, tier=name,
+        tenant=request.tenant, user=request.user, waited_s=waited_s,
+        patience_left_s=max(0.0, waiting.deadline - now),
+        position=position, expected_wait_s=admission.wait_s(pool, position, now),
+        cost=waiting.cost, flow=_tags_of(waiting),
+        flows_ahead=len(flows), ahead=tuple(flows[:AHEAD_SHOWN]),
+        is_floor_owed=is_owed, is_aged=is_aged,
+        tiers_ahead=sum(queue.count for queue in pool.queues[: request.tier]),
+        replicas=tuple(
+            _verdict(pool, waiting, pool.replicas[each], tier=judged_as, now=now)
+            for each in sorted(pool.replicas)
+        ),
+    )  # fmt: skip
+
+
+def _tags_of(waiting: Waiting) -> FlowTags:
+    lane = waiting.lane
+    assert lane is not None
+    assert lane.flow is not None
+    assert lane.parent is not None
+    assert lane.parent.flow is not None
+    return _tags(lane.parent.flow, lane.flow)
+
+
+def _tags(tenant: Flow, user: Flow) -> FlowTags:
+    return FlowTags(
+        tenant=tenant.name, user=user.name, tenant_start=tenant.start, user_start=user.start,
+        waiting=user.count,
+    )  # fmt: skip
+
+
+def _flows_ahead(pool: Pool, waiting: Waiting) -> list[FlowTags]:
+    """The flows of its tier whose claim is older, the next to be served first."""
+    mine = _tags_of(waiting)
+    flows = [
+        _tags(tenant, user)
+        for tenant in pool.queues[waiting.request.tier].tenants.values()
+        for user in tenant.users.values()
+        if user.count
+    ]
+    claim = (mine.tenant_start, mine.user_start)
+    before = [each for each in flows if (each.tenant_start, each.user_start) < claim]
+    return sorted(before, key=lambda each: (each.tenant_start, each.user_start))
+
+
+def closed_by(pool: Pool, waiting: Waiting, replica: Replica, now: float) -> Closed | None:
+    """What keeps `waiting`, in its own tier, off `replica`; None: nothing."""
+    return _closed_by(pool, waiting, replica, tier=waiting.request.tier, now=now)
+
+
+def _closed_by(
+    pool: Pool, waiting: Waiting, replica: Replica, *, tier: int, now: float
+) -> Closed | None:
+    if not replica.is_usable:
+        return Closed.UNUSABLE
+    if replica.name not in waiting.kind.replicas:
+        return Closed.ELSEWHERE
+    if now < replica.busy_until:
+        return Closed.BUSY
+    if replica.reserved_for is not None and replica.reserved_for is not waiting:
+        return Closed.RESERVED
+    if waiting.kind.decodes:
+        for rank in range(tier + 1):  # ceilings never rise: a gate above it shuts its own too
+            shut = pool.gates.closed_by(replica, rank, replica.waiting, now)
+            if shut is not None:
+                return shut
+    return pool.gates.unfit_by(waiting, replica, tier, now)
+
+
+def _verdict(
+    pool: Pool, waiting: Waiting, replica: Replica, *, tier: int, now: float
+) -> ReplicaVerdict:
+    gates, ceiling, slots = pool.gates, pool.gates.ceilings[tier], replica.slots
+    shut = _closed_by(pool, waiting, replica, tier=tier, now=now)
+    limit = gates.limit(replica)
+    return ReplicaVerdict(
+        replica=replica.name,
+        closed_by=None if shut is None else shut.value,
+        occupied=replica.occupied,
+        foreign=replica.foreign,
+        slots=slots,
+        waiting=replica.waiting,
+        allowance=gates.allowance(replica, tier, now),
+        slots_away=0 if slots is None else gates.away(replica, slots)[tier],
+        inflight_limit=None if limit == float("inf") else limit,
+        tpot_ms=None if replica.tpot_s is None else replica.tpot_s * 1e3,
+        tpot_limit_ms=ceiling.tpot_s * 1e3,
+        unstarted_prompt_tokens=replica.ledger.unstarted_prompt_tokens,
+        prefill_limit_tokens=int(ceiling.prefill_s * replica.prefill_rate),
+        kv_tokens=int(replica.kv_tokens),
+        kv_capacity_tokens=replica.kv_capacity_tokens,
+        is_report_stale=replica.is_stale or now >= replica.fresh_until,
+    )

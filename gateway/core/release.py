@@ -1,0 +1,151 @@
+"""From a choice to a grant: the queue is charged, the ledger entered, the decision told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gateway.core import recall, reservation
+from gateway.core.flows import Waiting
+from gateway.core.ledger import Grant
+from gateway.core.messages import Decision, Granted, Recalled
+from gateway.core.placement import Search, choose
+from gateway.core.pool import Pool
+from gateway.core.replica import Replica
+from gateway.core.state import State
+
+
+def fill(
+    state: State, pool: Pool, replicas: Sequence[Replica], *, now: float, out: list[Decision]
+) -> None:
+    """Release onto `replicas` until nothing more may go there."""
+    while pool.count and (choice := choose(pool, replicas, now)) is not None:
+        waiting, lane = choice.waiting, choice.waiting.lane
+        assert lane is not None
+        if pool.policy.within_user == "prefix":
+            is_first = lane.requests.first() is waiting
+            lane.overtaken = 0.0 if is_first else lane.overtaken + waiting.cost
+        expected_s = waiting.expected_s
+        pool.take(waiting)
+        state.room.leave(waiting)
+        grant = _grant(state, waiting, choice.replica, now=now, out=out)
+        grant.was_favoured = choice.is_owed or choice.is_aged
+        if choice.is_aged and pool.elders is not None:
+            pool.elders.promoted(now)
+        if expected_s is not None:
+            pool.forecasts[grant.tier].add(expected_s, now - waiting.entered_at)
+            waiting.expected_s = None
+        if choice.passed_over:
+            reservation.passed_over(pool, choice.passed_over, now)
+
+
+def fill_replica(state: State, replica: Replica, *, now: float, out: list[Decision]) -> None:
+    """`replica` changed: release onto it what it can take now."""
+    pool = state.pool_by_replica.get(replica.name)
+    if pool is None:
+        return
+    pool.touch(replica)
+    if pool.count and replica.is_usable:
+        fill(state, pool, (replica,), now=now, out=out)
+    if pool.policy.recall:
+        take_back(state, pool, now=now, out=out)
+
+
+def fill_pool(state: State, pool: Pool, *, now: float, out: list[Decision]) -> None:
+    """Something that waits changed: release what can go wherever a gate may be open."""
+    if pool.count and (pool.open or pool.slotless):
+        replicas = pool.replicas if pool.slotless else pool.open
+        fill(state, pool, list(replicas.values()), now=now, out=out)
+
+
+def fill_for(
+    state: State, pool: Pool, newcomer: Waiting, *, now: float, out: list[Decision]
+) -> None:
+    """As `fill_pool`, where only `newcomer` may fit where nothing did before."""
+    tier = newcomer.request.tier
+    if (
+        pool.slotless
+        or pool.elders is not None
+        or pool.floors.deficits[tier] > 0.0
+        or any(
+            replica.open_tiers is None or replica.open_tiers > tier
+            for replica in pool.open.values()
+        )
+    ):
+        fill_pool(state, pool, now=now, out=out)
+
+
+def fill_all(state: State, *, now: float, out: list[Decision]) -> None:
+    """All gates are judged again, and what can go goes."""
+    for pool in state.pools:
+        pool.touch_all()
+        fill_pool(state, pool, now=now, out=out)
+
+
+def at_once(state: State, pool: Pool, waiting: Waiting, *, now: float, out: list[Decision]) -> bool:
+    """Nothing waits in the pool: grant this request without queueing it, if it fits anywhere."""
+    pool.refresh_if_due(now)
+    candidates = []
+    for each in list(pool.open.values()) if waiting.kind.decodes else pool.replicas.values():
+        if each.reserved_for is not None:
+            reservation.release(each, now)
+        is_open = pool.open_tiers(each, now) > 0
+        if is_open or not (waiting.kind.decodes or now < each.busy_until):
+            candidates.append(each)
+    search = Search(pool, [each for each in candidates if each.is_usable], now)
+    replica = search.place(waiting, judged_as=waiting.request.tier)
+    if replica is None:
+        return False
+    pool.pass_by(waiting)
+    _grant(state, waiting, replica, now=now, out=out)
+    return True
+
+
+def forward(state: State, pool: Pool, waiting: Waiting, *, now: float, out: list[Decision]) -> None:
+    """The contrast: no queue and no gate, to the replica with the least outstanding."""
+    fitting = [each for each in pool.replicas.values() if each.may_serve(waiting.kind)]
+    replica = min(fitting, key=lambda each: (each.ledger.in_flight, each.name))
+    _grant(state, waiting, replica, now=now, out=out).charged = 0.0
+
+
+def take_back(state: State, pool: Pool, *, now: float, out: list[Decision]) -> None:
+    """Recall one request that waits inside an engine, where that helps."""
+    if state.is_closed:
+        return
+    found = recall.wanted(pool, now)
+    if found is None:
+        due_at = pool.recall_due_at
+        if due_at is not None and (state.wake_at is None or due_at < state.wake_at):
+            state.wake_at = None  # sooner than was asked for
+    else:
+        grant, replica = found
+        grant.is_recalled = grant.waiting.was_recalled = True
+        replica.recalled_at = now
+        out.append(Recalled(grant.waiting.request.id, replica.name))
+
+
+def _grant(
+    state: State, waiting: Waiting, replica: Replica, *, now: float, out: list[Decision]
+) -> Grant:
+    pool = state.pool_by_replica[replica.name]
+    request = waiting.request
+    sequences, slots = request.sequences, replica.slots
+    if slots is not None and sequences > slots:
+        sequences = slots
+    cached = 0
+    if request.prefix:
+        cached = min(waiting.prompt_tokens, replica.warmth.cached_tokens(request.prefix))
+    if request.prefix or request.session is not None:
+        replica.warmth.sent(request)
+    if pool.has_adapters:
+        replica.warmth.ran(request.model)
+    grant = Grant(waiting, sequences=sequences, cached_tokens=cached, granted_at=now)
+    grant.found_room = replica.has_room_for(grant.slots)
+    replica.ledger.enter(grant, now)
+    grant.in_use = replica.occupied
+    replica.reserved_for = None
+    pool.touch(replica)
+    state.granted[request.id] = (grant, replica)
+    pool.drain_rate.add(now)
+    waited_s = now - request.arrived_at
+    out.append(Granted(request.id, replica.name, max(0.0, waited_s)))
+    return grant

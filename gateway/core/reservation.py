@@ -1,0 +1,58 @@
+"""A request too large for what is free gets a replica drained for it, after a while.
+
+On a busy replica a small request always fits sooner, so one that needs several slots, or much KV,
+would be passed over for ever. Once it has been passed over for `reserve_after_s`, one replica
+takes nothing else until it fits there.
+"""
+
+from collections.abc import Iterable
+
+from gateway.core.flows import Waiting
+from gateway.core.freeness import freeness
+from gateway.core.pool import Pool
+from gateway.core.replica import Replica
+
+RESERVED_S_MAX = 60.0
+"""No replica is held longer than this for one request: foreign load may never leave."""
+RESERVED_SHARE_MAX = 0.5
+"""Of a pool's replicas at most so many are held at once, but always one."""
+
+
+def passed_over(pool: Pool, passed: Iterable[Waiting], now: float) -> None:
+    """Others were released before these, which fitted nowhere."""
+    for waiting in passed:
+        if waiting.skipped_since is None:
+            waiting.skipped_since = now
+        elif now - waiting.skipped_since >= pool.policy.reserve_after_s:
+            _reserve(pool, waiting, now)
+
+
+def release(replica: Replica, now: float) -> None:
+    """Let go of a reservation that has served its purpose, or never will."""
+    waiting = replica.reserved_for
+    if waiting is None:
+        return
+    if waiting.ticket and replica.is_usable and now < replica.reserved_until:
+        return
+    replica.reserved_for = None
+    if waiting.ticket:
+        waiting.skipped_since = now
+
+
+def _reserve(pool: Pool, waiting: Waiting, now: float) -> None:
+    held = [each for each in pool.replicas.values() if each.reserved_for is not None]
+    if any(each.reserved_for is waiting for each in held):
+        return
+    if len(held) >= max(1, int(RESERVED_SHARE_MAX * len(pool.replicas))):
+        return
+    free = [
+        each
+        for each in pool.replicas.values()
+        if each.reserved_for is None and each.may_serve(waiting.kind)
+    ]
+    if free:
+        tier = waiting.request.tier
+        replica = max(free, key=lambda each: (freeness(each, pool.headroom, tier), each.name))
+        replica.reserved_for = waiting
+        replica.reserved_until = now + RESERVED_S_MAX
+        pool.touch(replica)

@@ -1,0 +1,278 @@
+"""Where a request is warm, and what that is worth against a replica that is freer."""
+
+from typing import Any
+
+import pytest
+
+from gateway.core.affinity import Recent, Warmth
+from gateway.core.locality import GROUPS_LOOKED_AT, OVERTAKING_COST_MAX
+from gateway.core.messages import PREFIX_BLOCK_TOKENS
+from gateway.core.policy import Affinity, Bounds
+from tests.support.parts import a_request
+from tests.support.play import Play
+from tests.support.script import one_tier
+
+ALL = Affinity()
+TWO_BLOCKS = 2 * PREFIX_BLOCK_TOKENS
+
+
+def warm(*prefixes: tuple[int, ...], blocks: int = 100) -> Warmth:
+    """What a replica holds after requests with these prefixes went there."""
+    warmth = Warmth(blocks=blocks, sessions=2)
+    for prefix in prefixes:
+        warmth.sent(a_request(prefix=prefix))
+    return warmth
+
+
+def test_of_more_keys_than_fit_the_least_recently_used_go() -> None:
+    """The bound is what keeps a year of prompts out of the memory."""
+    recent: Recent[str] = Recent(2)
+    recent.use("a")
+    recent.use("b")
+    recent.use("a")
+    recent.use("c")
+    assert recent.keys() == ["a", "c"]
+    assert len(recent) == 2
+    assert "a" in recent
+    assert "b" not in recent
+
+
+def test_a_lower_bound_takes_effect_at_the_next_use() -> None:
+    """A new policy must be able to give memory back."""
+    recent: Recent[int] = Recent(5)
+    for key in range(5):
+        recent.use(key)
+    recent.limit = 2
+    recent.use(9)
+    assert recent.keys() == [4, 9]
+
+
+def test_only_the_leading_run_of_blocks_is_cached() -> None:
+    """An engine's cache begins at the first token: a hole ends it."""
+    warmth = warm((1, 2, 3))
+    found = [warmth.cached_tokens(each) for each in ((1, 2, 3, 4), (1, 9, 3), (2, 3), (9,), ())]
+    assert found == [3 * PREFIX_BLOCK_TOKENS, PREFIX_BLOCK_TOKENS, TWO_BLOCKS, 0, 0]
+
+
+def test_the_end_of_a_prompt_is_forgotten_before_its_beginning() -> None:
+    """Without its first block all the others are worth nothing."""
+    assert warm((1, 2, 3, 4), blocks=2).cached_tokens((1, 2, 3, 4)) == TWO_BLOCKS
+    assert warm((1, 2), (3, 4), blocks=3).cached_tokens((1, 2)) == PREFIX_BLOCK_TOKENS
+
+
+def test_the_worth_of_a_prefix_is_its_share_of_the_prompt() -> None:
+    """A short system prompt before a long document should not decide anything."""
+    warmth, request = warm((1, 2)), a_request(prefix=(1, 2, 3))
+    assert warmth.worth(request, 4 * PREFIX_BLOCK_TOKENS, ALL) == 0.5
+    assert warmth.worth(request, TWO_BLOCKS, ALL) == 1.0
+    half = Affinity(prefix=0.5)
+    assert warmth.worth(request, 4 * PREFIX_BLOCK_TOKENS, half) == 0.25
+
+
+def test_a_prompt_estimated_too_short_is_no_warmer_than_wholly_cached() -> None:
+    """The estimate comes from bytes: a wrong one must not draw everybody to one replica."""
+    request = a_request(prefix=(1, 2))
+    assert warm((1, 2)).worth(request, 10, ALL) == 1.0
+    assert warm((1, 2)).worth(request, 0, ALL) == 0.0
+
+
+def test_a_session_and_an_adapter_are_worth_what_the_policy_says() -> None:
+    """The largest of the reasons counts, not their sum: one cache is saved once."""
+    warmth = warm((1, 2))
+    warmth.sent(a_request(session="s"))
+    for model in ("m", "x"):
+        warmth.ran(model)
+    policy = Affinity(prefix=0.4, session=0.6, adapter=0.5)
+    of = {
+        "nothing": a_request(model="z"),
+        "session": a_request(model="z", session="s"),
+        "other session": a_request(model="z", session="o"),
+        "adapter": a_request(model="x"),
+        "all": a_request(model="x", session="s", prefix=(1, 2)),
+        "prefix and adapter": a_request(model="x", prefix=(1, 2)),
+    }
+    worth = {name: warmth.worth(request, TWO_BLOCKS, policy) for name, request in of.items()}
+    assert worth == {
+        "nothing": 0.0, "session": 0.6, "other session": 0.0, "adapter": 0.5, "all": 0.6,
+        "prefix and adapter": 0.5,
+    }  # fmt: skip
+
+
+def test_an_affinity_of_zero_is_switched_off() -> None:
+    """An operator whose engine has no prefix cache says so."""
+    warmth = warm((1, 2))
+    warmth.sent(a_request(session="s"))
+    warmth.ran("m")
+    warmth.ran("x")
+    request = a_request(session="s", prefix=(1, 2))
+    assert warmth.worth(request, 128, Affinity(prefix=0.0, session=0.0, adapter=0.0)) == 0.0
+
+
+def test_a_replica_that_ran_one_model_only_has_no_adapter_to_prefer() -> None:
+    """Where every request is for the same model, having run it tells nothing."""
+    warmth = warm()
+    warmth.ran("m")
+    assert warmth.worth(a_request(), 10, ALL) == 0.0
+    warmth.ran("x")
+    assert warmth.worth(a_request(), 10, ALL) == 1.0
+
+
+def test_sessions_and_adapters_are_bounded_too() -> None:
+    """Session names are chosen by clients: a million of them must cost nothing."""
+    warmth = warm()
+    for number in range(20):
+        warmth.sent(a_request(session=f"s{number}"))
+        warmth.ran(f"m{number}")
+    assert warmth.sessions.keys() == ["s18", "s19"]
+    assert len(warmth.adapters) == Warmth.ADAPTERS
+
+
+# --- in the scheduler -------------------------------------------------------------------------
+
+
+def two(**changes: Any) -> Play:
+    """Two replicas of eight slots."""
+    return Play(one_tier(**changes)).replica("a", slots=8).replica("b", slots=8)
+
+
+PROMPT = {"prompt_tokens": TWO_BLOCKS, "prefix": (1, 2)}
+
+
+def test_a_conversation_goes_where_its_prompt_was_unless_another_is_twice_as_free() -> None:
+    """A second prefill of a long history costs seconds; a crowded replica costs more."""
+    script = two().arrive("filler").arrive("first", **PROMPT).start_all()
+    script.expect_granted("first", on="b").finish("filler")
+    # `b` has 7 of 8 slots free beside one, `a` all 8: 7 against 8, and the prompt doubles it.
+    script.arrive("second", **PROMPT).expect_granted("second", on="b").first_token("second")
+    # Now 6/2 against 8: more than twice as free.
+    script.arrive("third", **PROMPT).expect_granted("third", on="a")
+
+
+def test_a_session_stays_on_its_replica() -> None:
+    """Its tools and files may be warm there."""
+    script = two().arrive("first", session="s").expect_granted("first", on="a")
+    script.arrive("other").expect_granted("other", on="b").finish("other")
+    script.arrive("second", session="s").expect_granted("second", on="a")
+    script.finish("first", "second").arrive("x", session="o").arrive("y", session="s")
+    script.expect_granted("x", "y", on="a")
+
+
+def test_switched_off_affinity_leaves_the_choice_to_freeness() -> None:
+    """The contrast: round and round, whatever was where."""
+    off = Affinity(prefix=0.0, session=0.0, adapter=0.0)
+    script = two(affinity=off).arrive("first", session="s", **PROMPT)
+    script.arrive("second", session="s", **PROMPT).expect_granted("second", on="b")
+
+
+def test_a_loaded_adapter_attracts_its_own() -> None:
+    """Swapping adapters in and out stalls everybody on that engine."""
+    models = frozenset({"m", "x"})
+    for adapter, chosen in ((1.0, "b"), (0.0, "a")):
+        policy = one_tier(warm_up_s=0.0, affinity=Affinity(adapter=adapter))
+        script = Play(policy).find("b", models=models, slots=8)
+        script.arrive("m0").arrive("x0", model="x").find("a", models=models, slots=8)
+        script.finish("m0").arrive("x1", model="x").expect_granted("x1", on=chosen)
+
+
+def test_where_one_model_is_all_there_is_adapters_are_not_even_remembered() -> None:
+    """What cannot tip any choice should cost no memory."""
+    script = two().arrive("a0")
+    assert not script.known("a").warmth.adapters.keys()
+
+
+def test_prompts_that_are_cached_pass_the_prefill_gate_together() -> None:
+    """Forty chats with one long system prompt are not forty prefills."""
+    long = {"prompt_tokens": 6_400, "prefix": tuple(range(100))}
+    script = Play(one_tier()).replica("r", slots=16).arrive("first", **long).first_token("first")
+    script.crowd("q", 15, **long)
+    assert len(script.running) == 16
+    assert script.known().ledger.unstarted_prompt_tokens == 0
+    cold = Play(one_tier()).replica("r", slots=16).crowd("q", 16, prompt_tokens=6_400)
+    assert len(cold.running) == 1
+
+
+def test_a_new_bound_on_what_is_remembered_holds_from_then_on() -> None:
+    """An operator who runs out of memory must not have to restart."""
+    script = two().arrive("first", **PROMPT)
+    bounds = Bounds(prefixes=1, sessions=1)
+    script.change(one_tier(bounds=bounds)).arrive("x", prefix=(7, 8, 9), session="s")
+    kept = [len(script.known(name).warmth.blocks) for name in "ab"]
+    assert sorted(kept) in ([1, 1], [1, 2])
+    assert all(script.known(name).warmth.sessions.limit == 1 for name in "ab")
+
+
+# --- inside one user: within_user = prefix ----------------------------------------------------
+
+
+def shared(first: tuple[int, ...] = (1, 2)) -> Play:
+    """One slot, taken by a request with blocks `first`, which stay in its cache."""
+    script = Play(one_tier(within_user="prefix", cost="tokens")).replica("r", slots=1)
+    return script.arrive("held", prefix=first, prompt_tokens=TWO_BLOCKS)
+
+
+def test_of_one_users_requests_the_cached_one_goes_first() -> None:
+    """The engine would throw the blocks away and compute them again a moment later."""
+    script = shared().arrive("cold", prefix=(8, 9)).arrive("warm", prefix=(1, 2))
+    script.finish("held").expect_granted("warm").finish("warm").expect_granted("cold")
+
+
+def test_the_longest_cached_prefix_wins() -> None:
+    """One block in common saves little."""
+    script = shared((1, 2, 3)).arrive("none", prefix=(8,)).arrive("one", prefix=(1, 7))
+    script.finish("held").expect_granted("one")
+    script = shared((1, 2, 3)).arrive("one", prefix=(1, 7)).arrive("three", prefix=(1, 2, 3))
+    # Both begin with one block, and so are one group: its first stands for it.
+    script.finish("held").expect_granted("one")
+
+
+def test_a_cached_prefix_overtakes_nobody_elses_request() -> None:
+    """Caching is the user's own gain; the others must not pay for it."""
+    script = shared().arrive("other", user="v", prefix=(8, 9))
+    script.arrive("warm", prefix=(1, 2)).finish("held").expect_granted("other")
+
+
+def test_what_a_cached_prefix_may_overtake_is_bounded() -> None:
+    """One conversation would hold back the others of its user for ever."""
+    script = shared().arrive("cold", prefix=(8, 9), prompt_tokens=TWO_BLOCKS)
+    tokens = round(OVERTAKING_COST_MAX / 4) - 2
+    chat: dict[str, Any] = {"prefix": (1, 2), "prompt_tokens": tokens, "output_tokens_max": 1}
+    script.crowd("warm", 9, **chat)
+    script.serve(9)
+    assert script.order.index("cold") == 1 + 4
+    assert script.order[1:5] == ["warm0", "warm1", "warm2", "warm3"]
+
+
+def test_when_the_first_went_the_account_of_overtaking_starts_anew() -> None:
+    """Each request waits for its own overtakers, not for yesterday's."""
+    script = shared().crowd("cold", 2, prefix=(8, 9))
+    script.crowd("warm", 3, prefix=(1, 2)).arrive("later", prefix=(5,))
+    script.serve(3)
+    assert script.order[1:4] == ["warm0", "warm1", "warm2"]
+    lane = script.scheduler.waiting["cold0"].lane
+    assert lane is not None
+    assert lane.overtaken > 0
+    script.serve(1).expect_granted("cold0")
+    assert lane.overtaken == 0.0
+
+
+def test_only_so_many_conversations_are_looked_at() -> None:
+    """A user with ten thousand prompts must not cost the others the scheduler's time."""
+    script = shared().crowd("cold", 1, prefix=(100,))
+    for number in range(GROUPS_LOOKED_AT):
+        script.arrive(f"c{number}", prefix=(200 + number,))
+    script.arrive("warm", prefix=(1, 2)).finish("held").expect_granted("cold0")
+    script = shared().crowd("cold", 1, prefix=(100,))
+    for number in range(GROUPS_LOOKED_AT - 2):
+        script.arrive(f"c{number}", prefix=(200 + number,))
+    script.arrive("warm", prefix=(1, 2)).finish("held").expect_granted("warm")
+
+
+def test_a_cached_request_that_does_not_fit_overtakes_nobody() -> None:
+    """The slot would stay empty for a request that cannot use it."""
+    policy = one_tier(within_user="prefix")
+    script = Play(policy).replica("r", slots=4)
+    script.report("r", running=0, waiting=0, kv_use=0.0, kv_capacity_tokens=4_000)
+    script.arrive("run", prompt_tokens=2_500, output_tokens_max=10, prefix=(1,)).first_token("run")
+    script.arrive("big", prompt_tokens=2_000, output_tokens_max=10).expect_waiting("big")
+    script.arrive("warm", prompt_tokens=2_000, output_tokens_max=10, prefix=(1,))
+    script.expect_waiting("warm").finish("run").expect_granted("warm")

@@ -1,0 +1,245 @@
+"""A request too large for what is free gets a replica drained for it, after a while."""
+
+from dataclasses import replace
+
+import pytest
+
+from gateway.core.flows import Waiting
+from gateway.core.messages import DrainAsked
+from gateway.core.pool import Pool
+from gateway.core.reservation import RESERVED_S_MAX, passed_over, release
+from tests.support.parts import a_replica, a_waiting, put_many
+from tests.support.play import Play
+from tests.support.script import one_tier
+
+
+def busy(replicas: int = 1, **changes: object) -> Play:
+    """Replicas of four slots, full of small requests; one of four sequences waits before more."""
+    script = Play(one_tier(**changes))
+    for number in range(replicas):
+        script.replica(f"r{number}", slots=4)
+    script.arrive_many("held", 4 * replicas, user="s").arrive("big", sequences=4, user="b")
+    return script.arrive_many("small", 200, user="s")
+
+
+def churn(script: Play, turns: int, *, each_s: float = 1.0) -> Play:
+    """Small requests end, one on each replica at a time."""
+    for _ in range(turns):
+        script.advance(each_s)
+        for name in list(script.scheduler.replicas):
+            there = [id for id in script.on(name) if id != "big"]
+            if there:
+                script.finish(there[0])
+    return script
+
+
+def reserved(script: Play) -> list[str]:
+    """Replicas that are kept for somebody."""
+    return [
+        name for name, each in script.scheduler.replicas.items() if each.reserved_for is not None
+    ]
+
+
+def test_one_that_was_passed_over_for_long_enough_gets_a_replica_drained() -> None:
+    """On a busy replica a small request always fits sooner: `n: 4` would never run."""
+    script = churn(busy(reserve_after_s=5.0), 5)
+    assert not reserved(script)
+    assert script.count_of("small") == 5
+    churn(script, 1)
+    assert reserved(script) == ["r0"]
+    assert script.count_of("small") == 6
+    churn(script, 3).expect_waiting("big")
+    assert script.count_of("small") == 6
+    churn(script, 1).expect_granted("big", on="r0")
+    assert not reserved(script)
+    script.finish("big")
+    assert script.count_of("small") == 10
+
+
+def test_whoever_fits_is_passed_by_nobody() -> None:
+    """A replica must not be drained for one whose turn it simply is not."""
+    script = Play(one_tier(reserve_after_s=1.0)).replica("r", slots=4)
+    script.arrive_many("held", 4, user="s").arrive_many("small", 50, user="s")
+    script.arrive_many("other", 50, user="o").serve(20)
+    assert not reserved(script)
+
+
+def test_only_one_of_several_replicas_is_kept_for_one_request() -> None:
+    """Half a fleet drained for one prompt would be a way to stop a service."""
+    script = churn(busy(replicas=4, reserve_after_s=2.0), 4)
+    assert len(reserved(script)) == 1
+    churn(script, 6).expect_granted("big")
+
+
+def test_no_more_than_half_of_the_replicas_are_kept_at_once() -> None:
+    """Large requests would stop everybody else."""
+    script = busy(replicas=4, reserve_after_s=2.0)
+    for number in range(6):
+        script.arrive(f"huge{number}", sequences=4, user=f"h{number}")
+    churn(script, 4)
+    assert len(reserved(script)) <= 2
+
+
+def a_pool(*names: str, models: tuple[str, ...] = ("m",)) -> Pool:
+    """Replicas of four slots."""
+    replicas = [a_replica(name, slots=4) for name in names]
+    for replica in replicas:
+        replica.models = frozenset(models)
+    return Pool(one_tier(reserve_after_s=5.0), models, replicas)
+
+
+def big(pool: Pool, id: str = "big", **fields: object) -> Waiting:
+    """A request of four sequences that waits."""
+    waiting = a_waiting(id, sequences=4, **fields)  # type: ignore[arg-type]  # free keywords
+    waiting.kind = pool.kind_of(waiting.request, waiting.kv_tokens)
+    waiting.ticket = 1
+    return waiting
+
+
+def passed(pool: Pool, *waiting: Waiting, at: tuple[float, ...]) -> None:
+    """They were passed over at these instants."""
+    for now in at:
+        passed_over(pool, waiting, now)
+
+
+def kept(pool: Pool) -> dict[str, str]:
+    """Replica -> the request it is kept for."""
+    return {
+        name: each.reserved_for.request.id
+        for name, each in pool.replicas.items()
+        if each.reserved_for is not None
+    }
+
+
+def test_the_time_is_counted_from_the_first_time_that_it_was_passed_over() -> None:
+    """Waiting one's turn is no injustice; only from then on it is."""
+    pool = a_pool("r")
+    waiting = big(pool)
+    passed(pool, waiting, at=(10.0, 14.9))
+    assert kept(pool) == {}
+    assert waiting.skipped_since == 10.0
+    passed(pool, waiting, at=(15.0,))
+    assert kept(pool) == {"r": "big"}
+    assert pool.replicas["r"].reserved_until == 15.0 + RESERVED_S_MAX
+
+
+def test_the_freest_replica_that_may_serve_it_is_kept() -> None:
+    """It is empty soonest."""
+    pool = a_pool("r", "s", "t", "u")
+    put_many(pool.replicas["r"], 4)
+    put_many(pool.replicas["s"], 2)
+    put_many(pool.replicas["t"], 3)
+    pool.replicas["u"].mark(draining=True)
+    pool.touch_all()
+    passed(pool, big(pool), at=(0.0, 5.0))
+    assert kept(pool) == {"s": "big"}
+    pool = a_pool("r", "s")
+    put_many(pool.replicas["s"], 2)
+    pool.touch_all()
+    passed(pool, big(pool, excluded=frozenset({"r"})), at=(0.0, 5.0))
+    assert kept(pool) == {"s": "big"}
+
+
+def test_one_that_can_run_nowhere_keeps_nothing() -> None:
+    """Its replicas are gone for now."""
+    pool = a_pool("r")
+    pool.replicas["r"].mark(lost=True)
+    passed(pool, big(pool), at=(0.0, 5.0))
+    assert kept(pool) == {}
+
+
+@pytest.mark.parametrize(("replicas", "most"), [(1, 1), (2, 1), (3, 1), (4, 2), (7, 3)])
+def test_half_of_a_pool_may_be_kept_and_always_one(replicas: int, most: int) -> None:
+    """A single replica must be able to serve a large request too."""
+    pool = a_pool(*[f"r{number}" for number in range(replicas)])
+    line = [big(pool, f"big{number}") for number in range(9)]
+    passed(pool, *line, at=(0.0, 5.0, 6.0))
+    assert len(kept(pool)) == most
+    assert len(set(kept(pool).values())) == most
+
+
+def test_a_reservation_shuts_the_gates_that_were_judged_open() -> None:
+    """The next event would otherwise still release onto it."""
+    pool = a_pool("r")
+    replica = pool.replicas["r"]
+    pool.open_tiers(replica, 0.0)
+    passed(pool, big(pool), at=(0.0, 5.0))
+    assert replica.open_tiers is None
+
+
+def test_a_reservation_is_let_go_when_its_request_went_elsewhere() -> None:
+    """Nobody would ever use that replica again."""
+    pool = a_pool("r")
+    waiting = big(pool)
+    passed(pool, waiting, at=(0.0, 5.0))
+    release(pool.replicas["r"], 6.0)
+    assert kept(pool) == {"r": "big"}
+    waiting.ticket = 0
+    release(pool.replicas["r"], 6.0)
+    assert kept(pool) == {}
+    assert waiting.skipped_since == 0.0
+    release(pool.replicas["r"], 6.0)
+
+
+def test_a_reservation_ends_and_its_request_stands_in_line_for_another() -> None:
+    """Load that others put there may never leave: the room would be empty for ever."""
+    pool = a_pool("r")
+    waiting = big(pool)
+    passed(pool, waiting, at=(0.0, 5.0))
+    release(pool.replicas["r"], 5.0 + RESERVED_S_MAX - 0.1)
+    assert kept(pool) == {"r": "big"}
+    release(pool.replicas["r"], 5.0 + RESERVED_S_MAX)
+    assert kept(pool) == {}
+    assert waiting.skipped_since == 5.0 + RESERVED_S_MAX
+
+
+def test_a_reservation_ends_with_its_replica() -> None:
+    """Another one must be drained, and soon."""
+    pool = a_pool("r", "s")
+    waiting = big(pool)
+    passed(pool, waiting, at=(0.0, 5.0))
+    (name,) = kept(pool)
+    pool.replicas[name].mark(lost=True)
+    release(pool.replicas[name], 6.0)
+    assert kept(pool) == {}
+    passed(pool, waiting, at=(6.0, 11.0))
+    assert set(kept(pool)) == {"r", "s"} - {name}
+
+
+def test_when_the_large_request_leaves_the_small_ones_go_on() -> None:
+    """Its client hung up; the replica is nobody's."""
+    script = churn(busy(reserve_after_s=5.0), 7)
+    assert reserved(script) == ["r0"]
+    assert len(script.on("r0")) == 3
+    script.cancel("big")
+    assert len(script.on("r0")) == 4
+    assert not reserved(script)
+
+
+def test_a_replica_that_is_lost_while_kept_does_not_hold_up_the_rest() -> None:
+    """The others must go on, and one of them be drained instead."""
+    script = churn(busy(replicas=2, reserve_after_s=2.0), 4)
+    (name,) = reserved(script)
+    script.lose(name)
+    churn(script, 6)
+    assert name not in reserved(script)
+    churn(script, 6).expect_granted("big")
+
+
+def test_a_drained_replica_is_not_kept_for_anybody() -> None:
+    """The operator's wish goes before a request's."""
+    script = churn(busy(replicas=2, reserve_after_s=2.0), 4)
+    (name,) = reserved(script)
+    script.tell(DrainAsked(name))
+    churn(script, 8)
+    assert name not in reserved(script)
+    script.expect_granted("big")
+
+
+def test_a_new_policy_lets_go_of_all_reservations() -> None:
+    """It may have changed what fits, and how long one waits for it."""
+    policy = one_tier(reserve_after_s=5.0)
+    script = churn(busy(reserve_after_s=5.0), 7)
+    script.change(replace(policy, reserve_after_s=1e6))
+    assert not reserved(script)
+    churn(script, 5).expect_waiting("big")
