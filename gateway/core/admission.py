@@ -6,9 +6,8 @@ its newest request: a full queue must not let the power user have the others ref
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from gateway.core.fairqueue import FairQueue
 from gateway.core.flows import Flow, Waiting
 from gateway.core.policy import Bounds
 from gateway.core.pool import Pool
@@ -16,27 +15,21 @@ from gateway.core.pool import Pool
 RETRY_AFTER_S_MIN = 1.0
 
 
-def victim(pools: Iterable[Pool], *, tier: int | None = None) -> Waiting | None:
+def victim(pools: Sequence[Pool], *, tier: int | None = None) -> Waiting | None:
     """The request that gives way when a shared bound is exceeded; something must wait.
 
     `tier`: it must be one of that tier, whose own bound was hit; None: of the lowest that waits.
     None where only continuations wait: no bound is for them.
     """
-    backlogged = [
-        (rank, pool.queues[rank])
-        for pool in pools
-        for rank in range(len(pool.queues))
-        if pool.queues[rank].count and tier in (None, rank)
-    ]
-    lowest = max(rank for rank, _ in backlogged)
-    best: tuple[float, FairQueue, Flow] | None = None
-    for rank, queue in backlogged:
-        if rank == lowest:
-            weight, _, user = queue.heaviest()
-            if best is None or weight > best[0]:
-                best = weight, queue, user
-    assert best is not None
-    return newest(best[2])
+    ranks = {rank for pool in pools for rank, queue in enumerate(pool.queues) if queue.count}
+    for rank in sorted(ranks, reverse=True):
+        if tier not in {None, rank}:
+            continue
+        flows = [pool.queues[rank].heaviest() for pool in pools if pool.queues[rank].count]
+        found = newest(max(flows, key=lambda each: each[0])[2])
+        if found is not None:
+            return found
+    return None
 
 
 def victim_of_tenant(pools: Iterable[Pool], tenant: str) -> Waiting | None:
@@ -67,7 +60,7 @@ def position(pool: Pool, waiting: Waiting) -> int:
     assert lane is not None
     user = lane.flow
     assert user is not None
-    if len(user.lanes) == 1 and waiting.key >= lane.last_key:
+    if len(user.lanes) == 1 and waiting is lane.last:
         ahead = user.count - 1
     else:
         order = waiting.order

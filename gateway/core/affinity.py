@@ -11,9 +11,14 @@ from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 from gateway.core.messages import PREFIX_BLOCK_TOKENS, Request
-from gateway.core.policy import Affinity
+from gateway.core.policy import Affinity, Bounds
 
 Key = TypeVar("Key", bound=Hashable)
+
+HOLDERS_MAX = 4
+"""Replicas remembered for one block, session or adapter: those that had it last."""
+ADAPTERS_MAX = 1_024
+"""Adapters whose replicas are remembered."""
 
 
 class Recent(Generic[Key]):
@@ -44,48 +49,108 @@ class Recent(Generic[Key]):
             keys.popitem(last=False)
 
 
-class Warmth:
-    """What one replica is likely to hold."""
+class Cache(Recent[int]):
+    """The leading blocks of prompts that one replica is taken to hold."""
 
-    __slots__ = ("adapters", "blocks", "sessions")
-
-    ADAPTERS = 8
-    """Adapters an engine is taken to keep loaded; vLLM's `max_loras` is not exported."""
-
-    def __init__(self, *, blocks: int, sessions: int) -> None:
-        self.blocks: Recent[int] = Recent(blocks)
-        self.sessions: Recent[str] = Recent(sessions)
-        self.adapters: Recent[str] = Recent(self.ADAPTERS)
+    __slots__ = ()
 
     def cached_tokens(self, prefix: tuple[int, ...]) -> int:
         """Tokens of the longest leading run of blocks that was sent here before."""
-        blocks, count = self.blocks, 0
+        keys, count = self._keys, 0
         for block in prefix:
-            if block not in blocks:
+            if block not in keys:
                 break
             count += 1
         return count * PREFIX_BLOCK_TOKENS
 
-    def sent(self, request: Request) -> None:
-        """`request` went to this replica."""
+    def sent(self, prefix: tuple[int, ...]) -> None:
+        """A prompt that begins with these blocks went to this replica."""
         # The last block first: what is forgotten first must be the end of a prompt.
+        for block in reversed(prefix):
+            self.use(block)
+
+
+class Holders(Generic[Key]):
+    """Which replicas had a key last, of at most `limit` keys."""
+
+    __slots__ = ("_names", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._names: OrderedDict[Key, tuple[str, ...]] = OrderedDict()
+
+    def of(self, key: Key) -> tuple[str, ...]:
+        """Names of replicas, the last one first."""
+        return self._names.get(key, ())
+
+    def had(self, key: Key, name: str) -> None:
+        """`name` has it now."""
+        names, known = self._names, self._names.get(key)
+        if known is None:
+            names[key] = (name,)
+            if len(names) > self.limit:
+                names.popitem(last=False)
+            return
+        if known[0] != name:
+            others = tuple(each for each in known if each != name)
+            names[key] = (name, *others[: HOLDERS_MAX - 1])
+        names.move_to_end(key)
+
+    def drop(self, name: str) -> None:
+        """`name` lost all it had. O(keys)."""
+        for key, known in self.items():
+            if name in known:
+                left = tuple(each for each in known if each != name)
+                if left:
+                    self._names[key] = left
+                else:
+                    del self._names[key]
+
+    def items(self) -> list[tuple[Key, tuple[str, ...]]]:
+        """All of them, the least recently used first."""
+        return list(self._names.items())
+
+
+class Ties:
+    """What draws the requests of one pool to replicas that had something like them."""
+
+    __slots__ = ("adapters", "blocks", "sessions")
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.blocks: Holders[int] = Holders(bounds.prefixes)
+        self.sessions: Holders[str] = Holders(bounds.sessions)
+        self.adapters: Holders[str] = Holders(ADAPTERS_MAX)
+
+    def sent(self, request: Request, name: str, *, has_adapters: bool) -> None:
+        """`request` went to replica `name`."""
         for block in reversed(request.prefix):
-            self.blocks.use(block)
+            self.blocks.had(block, name)
         if request.session is not None:
-            self.sessions.use(request.session)
+            self.sessions.had(request.session, name)
+        if has_adapters:
+            self.adapters.had(request.model, name)
 
-    def ran(self, model: str) -> None:
-        """One of several models ran here."""
-        self.adapters.use(model)
+    def drop(self, name: str) -> None:
+        """Replica `name` was lost: it may come back empty."""
+        self.blocks.drop(name)
+        self.sessions.drop(name)
+        self.adapters.drop(name)
 
-    def worth(self, request: Request, prompt_tokens: int, affinity: Affinity) -> float:
-        """How much freer another replica must be to be preferred to this one, as a share >= 0."""
-        worth = 0.0
-        if affinity.prefix and request.prefix and prompt_tokens > 0:
-            cached = self.cached_tokens(request.prefix)
-            worth = affinity.prefix * min(1.0, cached / prompt_tokens)
-        if request.session is not None and request.session in self.sessions:
-            worth = max(worth, affinity.session)
-        if affinity.adapter and len(self.adapters) > 1 and request.model in self.adapters:
-            worth = max(worth, affinity.adapter)
-        return worth
+    def worths(self, request: Request, prompt_tokens: int, affinity: Affinity) -> dict[str, float]:
+        """How much freer another replica must be to be preferred, by name, as a share > 0."""
+        worths: dict[str, float] = {}
+        depth = len(request.prefix)
+        while depth and affinity.prefix:
+            names = self.blocks.of(request.prefix[depth - 1])
+            if names:
+                share = min(1.0, depth * PREFIX_BLOCK_TOKENS / max(1, prompt_tokens))
+                worths = dict.fromkeys(names, affinity.prefix * share)
+                break
+            depth -= 1
+        if request.session is not None and affinity.session:
+            for name in self.sessions.of(request.session)[:1]:
+                worths[name] = max(worths.get(name, 0.0), affinity.session)
+        if affinity.adapter:
+            for name in self.adapters.of(request.model):
+                worths[name] = max(worths.get(name, 0.0), affinity.adapter)
+        return worths

@@ -8,7 +8,11 @@ from gateway.core.messages import Decision, Reason, Refused, Request
 from gateway.core.pool import Pool
 from gateway.core.release import at_once, fill_for, fill_pool, forward, take_back
 from gateway.core.state import State
+from gateway.core.tally import Tally
 from gateway.core.weigh import weigh
+
+NOTHING = Tally()
+"""What waits of a user of whom nothing waits; never written."""
 
 
 def arrived(state: State, request: Request, *, now: float, out: list[Decision]) -> None:
@@ -41,29 +45,27 @@ def _objection(state: State, pool: Pool, waiting: Waiting) -> Reason | None:
         longest = pool.context_tokens(request.model)
         if longest is not None and request.prompt_tokens > longest:
             return Reason.PROMPT_TOO_LONG
-    if request.is_continuation:
-        return None
-    user = state.room.by_user.get((request.tenant, request.user))
-    if user is not None and user.is_full_for(
-        state.room_of_user, body_bytes=request.body_bytes, tokens=waiting.kv_tokens
-    ):
-        return Reason.USER_QUEUE_FULL
     return None
 
 
 def _wait(state: State, pool: Pool, waiting: Waiting, *, now: float, out: list[Decision]) -> None:
     """Queue it, unless it is hopeless; if it is the next of its class, look where it fits."""
     request = waiting.request
+    user = state.room.by_user.get((request.tenant, request.user), NOTHING)
+    if not request.is_continuation and user.is_full_for(
+        state.room_of_user, body_bytes=request.body_bytes, tokens=waiting.kv_tokens
+    ):
+        refuse(state, request, Reason.USER_QUEUE_FULL, now=now, out=out)
+        return
     queue = pool.queues[request.tier]
     state.enqueue(pool, waiting, now)
-    if admission.is_hopeless(pool, waiting, now):
-        evict(state, waiting, Reason.WAIT_TOO_LONG, now=now, out=out)
-        return
     # Behind another of its class nothing is open for it that was not for that one.
     if queue.head(waiting.kind) is waiting:
         fill_for(state, pool, waiting, now=now, out=out)
         if waiting.ticket and state.policy.recall:
             take_back(state, pool, now=now, out=out)
+    if waiting.ticket and admission.is_hopeless(pool, waiting, now):
+        evict(state, waiting, Reason.WAIT_TOO_LONG, now=now, out=out)
     if waiting.ticket and not request.is_continuation:
         _make_room(state, waiting, now=now, out=out)
 

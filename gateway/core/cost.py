@@ -37,12 +37,13 @@ def settled(
     if outcome in FREE:
         return 0.0
     cached = min(usage.cached_tokens, usage.prompt_tokens)
-    fresh = float(usage.prompt_tokens - cached)
+    share = 0.0 if request.is_continuation else 1.0
     if outcome is Outcome.CANCELLED:
-        fresh *= min(1.0, max(0.0, prefilled))
-    if request.is_continuation:
-        fresh, cached = 0.0, 0
-    return of_tokens(policy, request, prompt=fresh, output=usage.output_tokens, cached=cached)
+        share *= min(1.0, max(0.0, prefilled))
+    fresh = usage.prompt_tokens - cached
+    return of_tokens(
+        policy, request, prompt=share * fresh, output=usage.output_tokens, cached=share * cached
+    )
 
 
 def of_tokens(

@@ -40,12 +40,12 @@ def started(state: State, request_id: str, *, now: float, out: list[Decision]) -
         fill_replica(state, replica, now=now, out=out)
 
 
-def progressed(state: State, event: Progressed) -> None:
+def progressed(state: State, event: Progressed, *, now: float) -> None:
     """Running requests produced so many tokens: charge what outgrew its estimate."""
     replica = state.replicas.get(event.replica)
     if replica is None:
         return
-    produced = replica.ledger.produced
+    produced, kv_before = replica.ledger.produced, replica.ledger.kv_tokens
     for request_id, output_tokens in event.output_tokens.items():
         grant = produced(request_id, output_tokens)
         if grant is None:
@@ -56,6 +56,8 @@ def progressed(state: State, event: Progressed) -> None:
         )
         if due > grant.charged:
             state.charge(grant, due * CHARGE_AHEAD)
+    if replica.ledger.kv_tokens != kv_before:
+        replica.ledger.note(now)
     state.touch(replica)
 
 

@@ -8,6 +8,9 @@ is the start tag of the last grant and never goes back. A flow that becomes back
 refund takes it no further back than the virtual time of that moment. The same rule runs twice:
 tenants share the tier, users share their tenant.
 
+Classes advance at the speed of their replicas, so a newcomer starts level with the next of its own
+class; where nothing of that class waits, with the last that was released.
+
 The rest of a broken stream goes before all of them: its client has been served once already.
 """
 
@@ -71,7 +74,7 @@ class FairQueue:
         request = waiting.request
         tenant, user = self._flows(request.tenant, request.user)
         if not user.count:
-            self._wake(tenant, user)
+            self._wake(tenant, user, waiting.kind)
         tenant.count += 1
         user.count += 1
         self.count += 1
@@ -88,7 +91,8 @@ class FairQueue:
         else:
             user.cost += waiting.cost
             lane.requests.push(waiting.key, waiting)
-            lane.last_key = max(lane.last_key, waiting.key)
+            if lane.last is None or waiting.order > lane.last.order:
+                lane.last = waiting
             if lane.groups is not None:
                 first = request.prefix[0] if request.prefix else 0
                 lane.groups.setdefault(first, WaitHeap()).push(waiting.key, waiting)
@@ -268,14 +272,16 @@ class FairQueue:
                 self._sweep(user)
         return tenant, user
 
-    def _wake(self, tenant: Flow, user: Flow) -> None:
+    def _wake(self, tenant: Flow, user: Flow, kind: Kind) -> None:
         """Something of `user` begins to wait."""
         if not tenant.count:
             self.active_weight += tenant.weight
-            _enter(tenant, self.virtual)
+            root = self.classes.get(kind)
+            _enter(tenant, self.virtual if root is None else _next_start(root))
         self.active_users += 1
         tenant.active_weight += user.weight
-        _enter(user, tenant.virtual)
+        lane = tenant.lanes.get(kind)
+        _enter(user, tenant.virtual if lane is None else _next_start(lane))
 
     def _lane(self, parent: Lane, flow: Flow) -> Lane:
         lane = parent.lanes.get(flow)
@@ -382,6 +388,14 @@ def _flows_of(waiting: Waiting) -> tuple[Flow, Flow]:
     assert lane.parent is not None
     assert lane.parent.flow is not None
     return lane.flow, lane.parent.flow
+
+
+def _next_start(parent: Lane) -> float:
+    """Start tag of the flow that is next in a lane of which something waits."""
+    lane = parent.first()
+    assert lane is not None
+    assert lane.flow is not None
+    return lane.flow.start
 
 
 def _enter(flow: Flow, virtual: float) -> None:

@@ -31,7 +31,6 @@ def found(state: State, event: ReplicaFound, *, now: float, out: list[Decision])
             event.replica,
             tiers=len(state.policy.tiers),
             blocks=bounds.prefixes,
-            sessions=bounds.sessions,
         )
     elif replica.is_lost:
         replica.forget()
@@ -85,6 +84,9 @@ def lost(state: State, name: str) -> None:
         replica.mark(lost=True)
         replica.forget()
         state.touch(replica)
+        pool = state.pool_by_replica.get(name)
+        if pool is not None:
+            pool.ties.drop(name)
 
 
 def removed(state: State, name: str) -> None:

@@ -128,7 +128,7 @@ class Flow:
 class Lane:
     """What one flow has waiting in one class: a heap of its users' lanes, or of requests."""
 
-    __slots__ = ("count", "flow", "groups", "heap", "kind", "lanes", "last_key", "listed_at",
+    __slots__ = ("count", "flow", "groups", "heap", "kind", "lanes", "last", "listed_at",
                  "overtaken", "parent", "requests")  # fmt: skip
 
     def __init__(self, flow: Flow | None, parent: Lane | None, kind: Kind) -> None:
@@ -142,8 +142,8 @@ class Lane:
         self.lanes: dict[Flow, Lane] = {}
         self.heap: list[tuple[float, int, Lane]] = []
         self.requests = WaitHeap()
-        self.last_key = float("-inf")
-        """No request that waits here has a larger key."""
+        self.last: Waiting | None = None
+        """No request that waits here comes after this one, which may be gone."""
         self.groups: dict[int, WaitHeap] | None = None
         """The requests once more, by their first block; only where a user's order is by prefix."""
         self.overtaken = 0.0

@@ -123,9 +123,7 @@ class Gates:
         """What keeps this very request, for its size, off a replica whose gate is open; or None."""
         ledger, cached = replica.ledger, 0
         if waiting.request.prefix:
-            cached = min(
-                waiting.prompt_tokens, replica.warmth.cached_tokens(waiting.request.prefix)
-            )
+            cached = min(waiting.prompt_tokens, replica.cache.cached_tokens(waiting.request.prefix))
         if ledger.unstarted_prompt_tokens > 0:
             tokens = ledger.unstarted_prompt_tokens + waiting.prompt_tokens - cached
             if tokens > self.ceilings[tier].prefill_s * replica.prefill_rate:
@@ -142,7 +140,7 @@ class Gates:
                 return Closed.KV
         slots = replica.slots
         sequences = waiting.request.sequences
-        if sequences > 1 and occupied + sequences > self.limit(replica):
+        if sequences > 1 and occupied + min(sequences, slots or sequences) > self.limit(replica):
             return Closed.LIMIT
         if slots is not None and sequences > 1:
             away = self.away(replica, slots)[tier]

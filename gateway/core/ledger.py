@@ -138,6 +138,10 @@ class Ledger:
                 self.unstarted_kv_by_tier[grant.tier] += growth
         return grant
 
+    def note(self, now: float) -> None:
+        """Remember what the sums are at `now`, for a scrape that comes back later."""
+        self._history.append((now, self.in_flight, self.kv_tokens))
+
     def at(self, instant: float) -> tuple[int, int] | None:
         """(sequences in flight, KV tokens) as of `instant`; None when that is forgotten."""
         for changed_at, in_flight, kv_tokens in reversed(self._history):

@@ -21,14 +21,14 @@ def closest(first: Waiting, replica: Replica) -> Waiting | None:
         return None
     if lane.overtaken >= OVERTAKING_COST_MAX:
         return None
-    best, most = None, replica.warmth.cached_tokens(first.request.prefix)
+    best, most = None, replica.cache.cached_tokens(first.request.prefix)
     for looked, group in enumerate(lane.groups.values()):
         if looked >= GROUPS_LOOKED_AT:
             break
         head = group.first()
         if head is None or head is first:
             continue
-        cached = replica.warmth.cached_tokens(head.request.prefix)
+        cached = replica.cache.cached_tokens(head.request.prefix)
         if cached > most:
             best, most = head, cached
     return best

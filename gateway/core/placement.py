@@ -110,26 +110,37 @@ class Search:
 
     def place(self, waiting: Waiting, *, judged_as: int) -> Replica | None:
         """Where this request can go by the gates of tier `judged_as`: the freest, or None."""
-        kind, gates = waiting.kind, self._pool.gates
-        fitting: list[Replica] | None = None
-        found: Replica | None = None
-        for replica in self._candidates:
-            if replica.name not in kind.replicas:
-                continue
-            if kind.decodes and (replica.open_tiers or 0) <= judged_as:
-                continue
-            reserved_for = replica.reserved_for
-            if reserved_for is not None and reserved_for is not waiting:
-                continue
-            if gates.unfit_by(waiting, replica, judged_as, self._now) is not None:
-                continue
-            if found is None:
-                found = replica
-            elif fitting is None:
-                fitting = [found, replica]
-            else:
-                fitting.append(replica)
-        return found if fitting is None else freest(fitting, self._pool, waiting)
+        pool, kind, tier = self._pool, waiting.kind, waiting.request.tier
+        open_to = [
+            replica
+            for replica in self._candidates
+            if ((replica.open_tiers or 0) > judged_as or not kind.decodes)
+            and replica.name in kind.replicas
+            and (replica.reserved_for is None or replica.reserved_for is waiting)
+        ]
+        worths: dict[str, float] = {}
+        if len(open_to) > 1:
+            worths = self._worths(waiting)
+        while open_to:
+            best, best_score = open_to[0], float("-inf")
+            for replica in open_to if len(open_to) > 1 else ():
+                score = replica.scores.get(tier)
+                if score is None:
+                    score = freeness(replica, pool.headroom, tier)
+                if worths and score > 0.0:
+                    score *= 1.0 + worths.get(replica.name, 0.0)
+                if score > best_score or (score == best_score and replica.name < best.name):
+                    best, best_score = replica, score
+            if pool.gates.unfit_by(waiting, best, judged_as, self._now) is None:
+                return best
+            open_to.remove(best)
+        return None
+
+    def _worths(self, waiting: Waiting) -> dict[str, float]:
+        pool, request = self._pool, waiting.request
+        if not request.prefix and request.session is None and not pool.has_adapters:
+            return {}
+        return pool.ties.worths(request, waiting.prompt_tokens, pool.policy.affinity)
 
     def _best_of(self, tier: int, *, judged_as: int) -> Choice | None:
         queue = self._pool.queues[tier]
@@ -158,6 +169,8 @@ class Search:
 
     def _swap_for_cached(self, choice: Choice, judged_as: int) -> None:
         """Let another request of the same user and class go first, if its prefix is held there."""
+        if choice.waiting.request.is_continuation:
+            return
         other = closest(choice.waiting, choice.replica)
         if other is None:
             return
@@ -181,20 +194,3 @@ def _in_order(pool: Pool) -> tuple[list[int], list[int]]:
     if pool.shares is not None:
         waiting = pool.shares.in_order(waiting)
     return owed, waiting
-
-
-def freest(replicas: Sequence[Replica], pool: Pool, waiting: Waiting) -> Replica:
-    """The one with the largest normalised freeness, affinity counted; ties by name."""
-    request = waiting.request
-    affinity, headroom, tier = pool.policy.affinity, pool.headroom, request.tier
-    has_ties_to = request.prefix or request.session is not None or pool.has_adapters
-    best, best_score = replicas[0], float("-inf")
-    for replica in replicas:
-        score = replica.scores.get(tier)
-        if score is None:
-            score = freeness(replica, headroom, tier)
-        if has_ties_to and score > 0.0:
-            score *= 1.0 + replica.warmth.worth(request, waiting.prompt_tokens, affinity)
-        if score > best_score or (score == best_score and replica.name < best.name):
-            best, best_score = replica, score
-    return best

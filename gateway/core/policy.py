@@ -147,8 +147,8 @@ class Bounds:
     max_sequences: int = 128
     predictions: int = 10_000
     """Most (model, tenant, user, route) combinations whose output length is remembered."""
-    prefixes: int = 65_536
-    """Most leading blocks of prompts remembered for one replica."""
+    prefixes: int = 8_192
+    """Most leading blocks of prompts remembered for one replica: half a million tokens."""
     sessions: int = 10_000
     """Most sessions whose replica is remembered, in one pool."""
     retry_after_s_max: float = 30.0

@@ -7,6 +7,7 @@ share no replica never compete, two that share one are served from the same queu
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from gateway.core.affinity import Ties
 from gateway.core.ageing import Elders
 from gateway.core.fairqueue import FairQueue
 from gateway.core.floors import Floors
@@ -34,7 +35,7 @@ class Pool:
         "_active_until", "_kinds", "_last_seen", "_plain_kinds", "_serving", "advisor", "count",
         "drain_rate", "elders", "floors", "forecasts", "gates", "has_adapters", "headroom",
         "looked_at", "models", "open", "policy", "queues", "recall_checked_at", "recall_due_at",
-        "replicas", "shares", "slotless",
+        "replicas", "shares", "slotless", "ties",
     )  # fmt: skip
 
     def __init__(
@@ -61,6 +62,7 @@ class Pool:
         self.advisor = ScalingAdvisor()
         self.headroom = tuple(policy.headroom_fraction(tier) for tier in range(tiers))
         """Share of a replica that each tier reserves while it is active."""
+        self.ties = Ties(policy.bounds)
         self.drain_rate = Rate(DRAIN_HALF_LIFE_S)
         self.recall_checked_at = float("-inf")
         self.recall_due_at: float | None = None
@@ -281,9 +283,14 @@ class Pool:
         for tier, seen in enumerate(other._last_seen):
             if seen is not None:
                 self._last_seen[tier] = max(seen, self._last_seen[tier] or seen)
-        self.advisor = other.advisor
-        self.forecasts = other.forecasts
+        self.advisor.restore(other.advisor.snapshot(0.0), 0.0)
+        for forecast, former in zip(self.forecasts, other.forecasts, strict=True):
+            forecast.restore(former.snapshot())
         self.looked_at = max(self.looked_at, other.looked_at)
+        limits = self.ties
+        self.ties = other.ties
+        self.ties.blocks.limit = limits.blocks.limit
+        self.ties.sessions.limit = limits.sessions.limit
 
 
 def regrouped(

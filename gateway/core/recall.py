@@ -48,8 +48,11 @@ def _has_queued(pool: Pool) -> bool:
 
 def _recallable(replica: Replica) -> Iterator[Grant]:
     """The grants there that may be taken back: those that the engine would begin last."""
-    unstarted = list(replica.ledger.unstarted.values())
-    for grant in reversed(unstarted[-replica.waiting :]):
+    left = replica.waiting
+    for grant in reversed(list(replica.ledger.unstarted.values())):
+        if left <= 0:
+            return
+        left -= grant.slots
         waiting = grant.waiting
         if grant.slots and not (grant.was_favoured or grant.is_recalled or waiting.was_recalled):
             yield grant

@@ -133,11 +133,10 @@ def _grant(
         sequences = slots
     cached = 0
     if request.prefix:
-        cached = min(waiting.prompt_tokens, replica.warmth.cached_tokens(request.prefix))
-    if request.prefix or request.session is not None:
-        replica.warmth.sent(request)
-    if pool.has_adapters:
-        replica.warmth.ran(request.model)
+        cached = min(waiting.prompt_tokens, replica.cache.cached_tokens(request.prefix))
+        replica.cache.sent(request.prefix)
+    if request.prefix or request.session is not None or pool.has_adapters:
+        pool.ties.sent(request, replica.name, has_adapters=pool.has_adapters)
     grant = Grant(waiting, sequences=sequences, cached_tokens=cached, granted_at=now)
     grant.found_room = replica.has_room_for(grant.slots)
     replica.ledger.enter(grant, now)

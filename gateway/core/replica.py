@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.core.affinity import Warmth
+from gateway.core.affinity import Cache
 from gateway.core.flows import Waiting
 from gateway.core.kinds import Kind
 from gateway.core.ledger import Grant, Ledger
@@ -53,17 +53,17 @@ class Replica:
 
     __slots__ = (
         "_foreign_recent", "_foreign_seen", "_full_sightings", "_kv_share", "_last_prefill_end",
-        "_prefill_rate", "_previous", "_progress", "_progressed_at", "away", "busy_until",
+        "_prefill_rate", "_previous", "_progress", "_progressed_at", "away", "busy_until", "cache",
         "configured_slots", "context_tokens", "foreign", "fresh_until", "has_queue",
         "is_draining", "is_lost",
         "is_removed", "is_stale", "is_usable", "judged_at", "kv_capacity_tokens",
         "kv_use_tokens_scraped", "learnt_slots", "ledger", "ledger_kv_at_scrape", "limit",
         "models", "name", "open_tiers", "proven_sequences", "recalled_at", "release_rate",
         "report", "reported_at", "reserved_for", "reserved_until", "round_trip_s", "scores",
-        "slots", "tpot_at", "tpot_s", "warm_from", "warm_until", "warmth", "weight",
+        "slots", "tpot_at", "tpot_s", "warm_from", "warm_until", "weight",
     )  # fmt: skip
 
-    def __init__(self, name: str, *, tiers: int, blocks: int, sessions: int) -> None:
+    def __init__(self, name: str, *, tiers: int, blocks: int) -> None:
         self.name = name
         self.models: frozenset[str] = frozenset()
         self.weight = 1.0
@@ -91,7 +91,7 @@ class Replica:
         self.away: tuple[int, ...] | None = None
         """Slots kept from each tier for those above; None: to be computed."""
         self.release_rate = Rate(RELEASE_HALF_LIFE_S)
-        self.warmth = Warmth(blocks=blocks, sessions=sessions)
+        self.cache = Cache(blocks)
         self.forget()
 
     def touch(self) -> None:
@@ -117,6 +117,7 @@ class Replica:
         self.tpot_at = 0.0
         self.round_trip_s = 0.0
         self.limit = ConcurrencyLimit()
+        self.cache = Cache(self.cache.limit)
         self.warm_from = self.warm_until = 0.0
         """From when to when it is filled slot by slot."""
         self._kv_share = Mean(LEARNING_SHARE)

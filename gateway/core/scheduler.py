@@ -51,7 +51,7 @@ class Scheduler(State):
             case FirstToken():
                 endings.started(self, event.request_id, now=now, out=out)
             case Progressed():
-                endings.progressed(self, event)
+                endings.progressed(self, event, now=now)
             case ReplicaReported():
                 fleet.reported(self, event, now=now, out=out)
             case Cancelled():

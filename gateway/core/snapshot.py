@@ -20,23 +20,26 @@ from gateway.core.plain import age_s, instant_of, known_instant
 from gateway.core.policy import Policy
 from gateway.core.pool import Pool
 from gateway.core.scheduler import Scheduler
-from gateway.core.snapshot_queue import debts, make_flows, plain_queue, restore_queue
+from gateway.core.snapshot_queue import Known, debts, make_flows, plain_queue, restore_queue
 from gateway.core.snapshot_replica import (
     KindTable,
-    gone_waiting,
     grant_of,
     kinds_of,
     plain_grant,
     plain_replica,
+    plain_ties,
     plain_waiting,
     replica_of,
     restore_judgement,
+    restore_ties,
     waiting_of,
 )
 from gateway.core.state import State
 from gateway.core.weigh import reweigh
 
-FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError)
+FAULTS = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError
+)  # fmt: skip
 """What values of a wrong form end in when they are read."""
 VERSION = 1
 """Raised with every change of what a snapshot holds; no other version is read."""
@@ -58,7 +61,7 @@ def snapshot(state: State, now: float) -> dict[str, Any]:
         "predictor": state.predictor.snapshot(),
         "replicas": [plain_replica(each, now) for each in state.replicas.values()],
         "reserved": [
-            [each.name, each.reserved_for.request.id, _is_here(state, each.reserved_for)]
+            [each.name, now - each.reserved_for.key, each.reserved_for.sequence]
             for each in state.replicas.values()
             if each.reserved_for is not None
         ],
@@ -89,7 +92,7 @@ def restore(policy: Policy, data: Mapping[str, Any], now: float) -> Scheduler:
         raise ValueError(f"the clock reads {now!r}")
     try:
         is_whole = data["checksum"] == _checksum(data)
-    except (KeyError, TypeError, ValueError) as error:
+    except FAULTS as error:
         raise ValueError(f"a damaged snapshot: {error!r}") from error
     if not is_whole:
         raise ValueError("a damaged snapshot: its checksum does not fit")
@@ -110,14 +113,6 @@ def _mark(policy: Policy) -> str:
     return sha256(repr(policy).encode()).hexdigest()
 
 
-def _is_here(state: State, waiting: Waiting) -> bool:
-    request_id = waiting.request.id
-    granted = state.granted.get(request_id)
-    if granted is not None and granted[0].waiting is waiting:
-        return True
-    return state.waiting.get(request_id) is waiting
-
-
 def _plain_pool(pool: Pool, kinds: KindTable, now: float) -> dict[str, Any]:
     return {
         "models": sorted(pool.models),
@@ -133,6 +128,7 @@ def _plain_pool(pool: Pool, kinds: KindTable, now: float) -> dict[str, Any]:
         "deficits": list(pool.floors.deficits),
         "shares": None if pool.shares is None else pool.shares.snapshot(),
         "elders": None if pool.elders is None else pool.elders.snapshot(now),
+        "ties": plain_ties(pool.ties),
         "queues": [plain_queue(queue, kinds, now) for queue in pool.queues],
     }
 
@@ -140,7 +136,7 @@ def _plain_pool(pool: Pool, kinds: KindTable, now: float) -> dict[str, Any]:
 class _Restoring:
     """One restoration: its clock, its policy, and what the numbers in the snapshot stand for."""
 
-    __slots__ = ("is_same", "keeps_claims", "kinds", "now", "rank_of", "scheduler", "waiting")
+    __slots__ = ("is_same", "keeps_claims", "known", "now", "rank_of", "scheduler")
 
     def __init__(self, policy: Policy, data: Mapping[str, Any], now: float) -> None:
         self.now = now
@@ -151,9 +147,7 @@ class _Restoring:
         ranks = {tier.name: rank for rank, tier in enumerate(policy.tiers)}
         self.rank_of = {old: ranks[name] for old, name in enumerate(data["tiers"]) if name in ranks}
         """New rank by old rank, of the tiers that both policies name."""
-        self.kinds = kinds_of(data["kinds"])
-        self.waiting: dict[str, Waiting] = {}
-        """What waits or runs, by id."""
+        self.known = Known(kinds_of(data["kinds"]), now)
         self.scheduler.sequence = data["sequence"]
         self.scheduler.is_closed = data["is_closed"]
         self.scheduler.predictor.restore(data["predictor"])
@@ -164,6 +158,8 @@ class _Restoring:
         line = sorted(self.scheduler.waiting.values(), key=lambda each: each.ticket)
         self.scheduler.pools = [self._pool(plain, line) for plain in data["pools"]]
         self._index()
+        if sum(pool.count for pool in self.scheduler.pools) != len(line):
+            raise ValueError("something waits in no pool")
         first = self.scheduler.room.deadlines.first()
         if first is not None:
             self.scheduler.wake_at = min(first.deadline, now)
@@ -183,7 +179,7 @@ class _Restoring:
         for name, plain in data["granted"]:
             replica = scheduler.replicas[name]
             old = plain["waiting"]["request"]["tier"]
-            grant = grant_of(plain, self.kinds, self.now, self._tier(old))
+            grant = grant_of(plain, self.known.kinds, self.now, self._tier(old))
             self._weigh_anew(grant.waiting)
             if not (self.keeps_claims and old in self.rank_of):
                 grant.charged = 0.0 if scheduler.policy.release_at_once else grant.waiting.cost
@@ -192,7 +188,7 @@ class _Restoring:
             if plain["is_started"]:
                 replica.ledger.start(request_id)
             scheduler.granted[request_id] = (grant, replica)
-            self.waiting[request_id] = grant.waiting
+            self.known.requests[grant.waiting.sequence] = grant.waiting
         for plain in data["replicas"]:
             ledger = scheduler.replicas[plain["name"]].ledger
             ledger.restore(plain["ledger_history"], self.now)
@@ -200,10 +196,10 @@ class _Restoring:
     def _restore_requests(self, data: Mapping[str, Any]) -> None:
         for plain in data["waiting"]:
             tier = self._tier(plain["request"]["tier"])
-            waiting = waiting_of(plain, self.kinds, self.now, tier)
+            waiting = waiting_of(plain, self.known.kinds, self.now, tier)
             self._weigh_anew(waiting)
             self.scheduler.room.enter(waiting)
-            self.waiting[waiting.request.id] = waiting
+            self.known.requests[waiting.sequence] = waiting
 
     def _weigh_anew(self, waiting: Waiting) -> None:
         if not self.is_same:
@@ -211,8 +207,8 @@ class _Restoring:
             reweigh(waiting, self.scheduler.policy, {tier: tier})
 
     def _restore_reserved(self, data: Sequence[Sequence[Any]]) -> None:
-        for name, request_id, is_here in data:
-            waiting = self.waiting[request_id] if is_here else gone_waiting()
+        for name, key_age_s, sequence in data:
+            waiting = self.known.request(key_age_s, sequence)
             self.scheduler.replicas[name].reserved_for = waiting
 
     def _pool(self, data: Mapping[str, Any], line: Sequence[Waiting]) -> Pool:
@@ -220,7 +216,8 @@ class _Restoring:
         models = frozenset(data["models"])
         replicas = [each for each in self.scheduler.replicas.values() if each.models & models]
         pool = Pool(policy, models, replicas)
-        pool.restore_kinds(data["seen"], self.kinds)
+        pool.restore_kinds(data["seen"], self.known.kinds)
+        restore_ties(pool.ties, data["ties"])
         self._claims(pool, data)
         for waiting in line:
             if waiting.request.model in models:
@@ -258,7 +255,7 @@ class _Restoring:
     def _judged(self, pool: Pool, data: Mapping[str, Any]) -> None:
         """After everything waits again: undo what its coming did, and judge nothing anew."""
         for queue, plain in zip(pool.queues, data["queues"], strict=True):
-            restore_queue(queue, plain, self.kinds, self.now)
+            restore_queue(queue, plain, self.known)
         pool.floors.deficits = [float(deficit) for deficit in data["deficits"]]
         if pool.shares is not None:
             pool.shares.restore(data["shares"], self.rank_of)

@@ -6,15 +6,33 @@ them would have begun anew.
 
 from collections.abc import Mapping, Sequence
 from heapq import heapify
-from math import inf
 from typing import Any
 
 from gateway.core.fairqueue import FairQueue
-from gateway.core.flows import Flow, Lane
+from gateway.core.flows import Flow, Lane, Waiting
 from gateway.core.kinds import Kind
-from gateway.core.plain import age_s, instant_of
 from gateway.core.policy import Policy
-from gateway.core.snapshot_replica import KindTable
+from gateway.core.snapshot_replica import KindTable, gone_waiting
+
+
+class Known:
+    """What the numbers in a snapshot stand for, in the clock of `now`."""
+
+    __slots__ = ("kinds", "now", "requests")
+
+    def __init__(self, kinds: Sequence[Kind], now: float) -> None:
+        self.kinds = kinds
+        self.now = now
+        self.requests: dict[int, Waiting] = {}
+        """All that waits or runs, by sequence."""
+
+    def request(self, key_age_s: float, sequence: int) -> Waiting:
+        """The request of this sequence, or what stands for one that is no more."""
+        found = self.requests.get(sequence)
+        if found is None:
+            found = gone_waiting()
+            found.key, found.sequence = self.now - key_age_s, sequence
+        return found
 
 
 def plain_queue(queue: FairQueue, kinds: KindTable, now: float) -> dict[str, Any]:
@@ -54,7 +72,7 @@ def _plain_lane(tenant: Lane, now: float) -> dict[str, Any]:
             {
                 "name": _name_of(lane),
                 "listed_at": lane.listed_at,
-                "last_key_age_s": age_s(lane.last_key, now),
+                "last": None if lane.last is None else [now - lane.last.key, lane.last.sequence],
                 "groups": None if lane.groups is None else list(lane.groups),
                 "overtaken": lane.overtaken,
             }
@@ -87,9 +105,7 @@ def make_flows(queue: FairQueue, data: Mapping[str, Any], policy: Policy) -> Non
             tenant.users[user_name] = Flow(user_name, weight)
 
 
-def restore_queue(
-    queue: FairQueue, data: Mapping[str, Any], kinds: Sequence[Kind], now: float
-) -> None:
+def restore_queue(queue: FairQueue, data: Mapping[str, Any], known: Known) -> None:
     """Set all tags and places; the flows were made and what waited was pushed before."""
     for plain in data["tenants"]:
         tenant = queue.tenants[plain["name"]]
@@ -100,26 +116,26 @@ def restore_queue(
             user.start, user.entered, user.cost = start, entered, cost
     roots = {}
     for plain in data["classes"]:
-        kind = kinds[plain["kind"]]
+        kind = known.kinds[plain["kind"]]
         root = roots[kind] = queue.classes[kind]
         tenants = {_name_of(lane): lane for lane in root.lanes.values()}
         _restore_heap(root, plain["heap"], tenants)
         for plain_tenant in plain["tenants"]:
-            _restore_lane(tenants[plain_tenant["name"]], plain_tenant, now)
+            _restore_lane(tenants[plain_tenant["name"]], plain_tenant, known)
     if len(roots) != len(queue.classes):
         raise ValueError("not a snapshot: something waits in a class that no queue lists")
     queue.classes = roots
     queue.restore(data["book"])
 
 
-def _restore_lane(tenant: Lane, data: Mapping[str, Any], now: float) -> None:
+def _restore_lane(tenant: Lane, data: Mapping[str, Any], known: Known) -> None:
     tenant.listed_at = data["listed_at"]
     users = {_name_of(lane): lane for lane in tenant.lanes.values()}
     _restore_heap(tenant, data["heap"], users)
     for plain in data["users"]:
         lane = users[plain["name"]]
         lane.listed_at = plain["listed_at"]
-        lane.last_key = instant_of(plain["last_key_age_s"], now, never=-inf)
+        lane.last = None if plain["last"] is None else known.request(*plain["last"])
         lane.overtaken = plain["overtaken"]
         if lane.groups is not None:
             lane.groups = {first: lane.groups[first] for first in plain["groups"]}

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any
 
+from gateway.core.affinity import Ties
 from gateway.core.flows import Waiting
 from gateway.core.kinds import Kind
 from gateway.core.ledger import Grant
@@ -148,11 +149,7 @@ def plain_replica(replica: Replica, now: float) -> dict[str, Any]:
         "reserved_age_s": now - replica.reserved_until,
         "release_rate": replica.release_rate.snapshot(now),
         "ledger_history": replica.ledger.snapshot(now),
-        "warmth": {
-            "blocks": replica.warmth.blocks.keys(),
-            "sessions": replica.warmth.sessions.keys(),
-            "adapters": replica.warmth.adapters.keys(),
-        },
+        "cached_blocks": replica.cache.keys(),
         "report": plain_report(replica.report),
         "reported_age_s": age_s(replica.reported_at, now),
         "fresh_age_s": age_s(replica.fresh_until, now),
@@ -176,13 +173,7 @@ def plain_replica(replica: Replica, now: float) -> dict[str, Any]:
 
 def replica_of(data: Mapping[str, Any], policy: Policy, now: float) -> Replica:
     """What `plain_replica` was given, nothing judged yet and without any grant."""
-    bounds = policy.bounds
-    replica = Replica(
-        data["name"],
-        tiers=len(policy.tiers),
-        blocks=bounds.prefixes,
-        sessions=bounds.sessions,
-    )
+    replica = Replica(data["name"], tiers=len(policy.tiers), blocks=policy.bounds.prefixes)
     replica.models = frozenset(data["models"])
     replica.weight = data["weight"]
     replica.configured_slots = data["configured_slots"]
@@ -194,12 +185,8 @@ def replica_of(data: Mapping[str, Any], policy: Policy, now: float) -> Replica:
     replica.recalled_at = instant_of(data["recalled_age_s"], now)
     replica.reserved_until = now - data["reserved_age_s"]
     replica.release_rate.restore(data["release_rate"], now)
-    for block in data["warmth"]["blocks"]:
-        replica.warmth.blocks.use(block)
-    for session in data["warmth"]["sessions"]:
-        replica.warmth.sessions.use(session)
-    for adapter in data["warmth"]["adapters"]:
-        replica.warmth.adapters.use(adapter)
+    for block in data["cached_blocks"]:
+        replica.cache.use(block)
     _restore_learnt(replica, data, now)
     return replica
 
@@ -240,6 +227,28 @@ def restore_judgement(replica: Replica, data: Mapping[str, Any], now: float) -> 
     replica.judged_at = now - data["judged_age_s"]
     replica.has_queue = data["has_queue"]
     replica.scores = {int(tier): float(score) for tier, score in data["scores"]}
+
+
+def plain_ties(ties: Ties) -> dict[str, list[list[Any]]]:
+    """Who had what, the least recently used first."""
+    return {
+        "blocks": [[block, list(names)] for block, names in ties.blocks.items()],
+        "sessions": [[session, list(names)] for session, names in ties.sessions.items()],
+        "adapters": [[adapter, list(names)] for adapter, names in ties.adapters.items()],
+    }
+
+
+def restore_ties(ties: Ties, data: Mapping[str, Any]) -> None:
+    """Remember what `plain_ties` told, as far as the bounds of these allow."""
+    for block, names in data["blocks"]:
+        for name in reversed(names):
+            ties.blocks.had(block, name)
+    for session, names in data["sessions"]:
+        for name in reversed(names):
+            ties.sessions.had(session, name)
+    for adapter, names in data["adapters"]:
+        for name in reversed(names):
+            ties.adapters.had(adapter, name)
 
 
 def gone_waiting() -> Waiting:

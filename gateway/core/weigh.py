@@ -53,7 +53,7 @@ def _judge(waiting: Waiting, policy: Policy) -> None:
     patience_s = tier.patience_s
     if request.is_continuation:
         patience_s = policy.continuation_wait_s
-    if request.patience_s is not None:
+    elif request.patience_s is not None:
         patience_s = min(patience_s, request.patience_s)
     waiting.deadline = arrived_at + patience_s
     order = policy.within_user

@@ -122,9 +122,6 @@ def test_no_more_waits_of_anybody_than_there_is_room_for(
         for refusal in refused_now(script):
             assert refusal.retry_after_s is not None
             assert 1.0 <= refusal.retry_after_s <= bounds.retry_after_s_max
-    has_room = all(len(each) < 6 for each in grouped(script, whose))
-    if not come or (has_room and len(script.waiting) == len(come)):
-        assert not script.refused
 
 
 def grouped(script: Script, whose: str) -> list[list[Waiting]]:

@@ -47,7 +47,7 @@ def close(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
     return all(abs(a - b) <= 1e-9 * max(1.0, abs(a)) for a, b in zip(one, other, strict=True))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     slots=st.integers(1, 4),
     weights=st.lists(st.sampled_from([1.0, 2.0, 5.0]), min_size=3, max_size=3),
@@ -76,7 +76,7 @@ def test_backlogged_users_never_drift_apart_by_more_than_the_bound(
     script = Script(policy).replica("r", slots=slots).arrive_many("held", slots, user="z")
     largest = 0.0
     for user, (prompt, output) in zip(USERS, sizes, strict=True):
-        for number in range(50):
+        for number in range(35):
             script.arrive(
                 f"{user}{number}", user=user, tenant=user if by_tenant else "t",
                 prompt_tokens=prompt, output_tokens=output, output_tokens_max=limit,
@@ -99,6 +99,41 @@ def _ends(script: Script) -> Iterator[str]:
         seen = len(script.order)
         script.serve(1)
         yield from script.order[seen:]
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    slots=st.integers(1, 3),
+    alone=st.integers(0, 25),
+    weight=st.sampled_from([0.5, 1.0, 4.0]),
+    was_here=st.booleans(),
+    by_tenant=st.booleans(),
+)
+def test_idle_time_earns_no_credit_and_costs_nothing(
+    *, slots: int, alone: int, weight: float, was_here: bool, by_tenant: bool
+) -> None:
+    """Neither who worked meanwhile nor who comes late may be made to pay for it."""
+    users = {"a": 1.0, "b": weight}
+    tenants = {"t": Tenant(users=users)}
+    if by_tenant:
+        tenants = {name: Tenant(weight=share) for name, share in users.items()}
+    script = Script(one_tier(tenants=tenants)).replica("r", slots=slots)
+    script.arrive_many("held", slots, user="z", tenant="z")
+
+    def come(user: str, count: int, prefix: str) -> None:
+        tenant = user if by_tenant else "t"
+        script.arrive_many(prefix, count, user=user, tenant=tenant)
+
+    if was_here:
+        come("b", 2, "early")
+    come("a", alone + 40, "a")
+    script.serve(alone)
+    before = script.count_of("a")
+    come("b", 40, "b")
+    script.serve(25)
+    got = {"a": float(script.count_of("a") - before), "b": float(script.count_of("b"))}
+    apart = got["a"] / users["a"] - got["b"] / users["b"]
+    assert abs(apart) <= (slots + 1) * (1.0 + 1.0 / weight), f"{got} with {users}"
 
 
 @settings(max_examples=15, deadline=None)

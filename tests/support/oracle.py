@@ -53,6 +53,12 @@ class Engine:
         bridged = math.ceil(replica.release_rate.per_s(now) * bridged_s - 1e-9)
         return min(limit, max(1, bridged))
 
+    def limit(self) -> float:
+        """Most sequences in it, whatever its slots."""
+        policy = self.pool.policy
+        limit = math.inf if policy.inflight_limit is None else float(policy.inflight_limit)
+        return min(limit, self.replica.limit.limit) if policy.limiter == "adaptive" else limit
+
     def away(self, tier: int, now: float) -> int:
         """Slots kept from `tier`."""
         slots = self.replica.slots
@@ -102,9 +108,7 @@ def _gate(engine: Engine, tier: int, now: float) -> str | None:
         silent_s = max(0.0, now - replica.tpot_at)
         if (replica.tpot_s - limit_s) * 0.5 ** (silent_s / 5.0) > 0.02 * limit_s:
             return "speed"
-    if policy.limiter == "adaptive" and held >= replica.limit.limit:
-        return "limit"
-    if policy.inflight_limit is not None and held >= policy.inflight_limit:
+    if held + 1 > engine.limit():
         return "limit"
     if now < replica.warm_until:
         share = (now - replica.warm_from) / (replica.warm_until - replica.warm_from)
@@ -116,10 +120,9 @@ def _gate(engine: Engine, tier: int, now: float) -> str | None:
 def _size(engine: Engine, waiting: Waiting, tier: int, now: float) -> str | None:
     """What keeps off this request for its size."""
     replica, pool, request = engine.replica, engine.pool, waiting.request
+    cached = min(waiting.prompt_tokens, replica.cache.cached_tokens(request.prefix))
     if engine.prefill_tokens:
-        tokens = engine.prefill_tokens + waiting.prompt_tokens
-        if request.prefix:
-            tokens -= replica.warmth.cached_tokens(request.prefix)
+        tokens = engine.prefill_tokens + waiting.prompt_tokens - cached
         limit_s = min(each.prefill_limit_s for each in pool.policy.tiers[: tier + 1])
         if tokens / replica.prefill_rate > limit_s + 1e-9:
             return "prefill"
@@ -128,9 +131,11 @@ def _size(engine: Engine, waiting: Waiting, tier: int, now: float) -> str | None
     capacity = replica.kv_capacity_tokens
     if capacity is not None:
         share = 1.0 - reserved(pool, tier, now)
-        if replica.kv_tokens + waiting.kv_tokens > capacity * share + 1e-6:
+        if replica.kv_tokens + waiting.kv_tokens - cached > capacity * share + 1e-6:
             return "kv"
     slots, sequences = replica.slots, request.sequences
+    if sequences > 1 and engine.held + sequences > engine.limit():
+        return "limit"
     if slots is not None and sequences > 1:
         away = engine.away(tier, now)
         spare = 0 if away else engine.allowance(tier, now)
@@ -243,10 +248,7 @@ def judge_order(pool: Pool, replicas: Sequence[Replica], choice: Choice, now: fl
         return
     by_prefix = pool.policy.within_user == "prefix"
     for other in queue:
-        is_own = by_prefix and (other.request.tenant, other.request.user) == (
-            chosen.request.tenant, chosen.request.user,
-        )  # fmt: skip
-        if other.kind is chosen.kind and not is_own:
+        if other.kind is chosen.kind and not (by_prefix and _is_of_one_user(other, chosen)):
             assert not ranks_before(queue, other, chosen), f"{name} overtook its own class"
     if by_prefix:
         _judge_prefix(choice)
@@ -255,14 +257,19 @@ def judge_order(pool: Pool, replicas: Sequence[Replica], choice: Choice, now: fl
         assert deficit >= chosen.cost, f"{name} was not owed the floor: {deficit}"
         return
     for rank, passed in eligible(pool, replicas, now):
-        own = passed.lane is chosen.lane and by_prefix
         if rank == tier:
-            is_before = not own and ranks_before(queue, passed, chosen)
+            is_own = by_prefix and _is_of_one_user(passed, chosen)
+            is_before = not is_own and ranks_before(queue, passed, chosen)
         elif pool.shares is None:
             is_before = rank < tier
         else:
             is_before = pool.shares.starts[rank] < pool.shares.starts[tier]
         assert not is_before, f"{name} of {tier} overtook {passed.request.id} of {rank}"
+
+
+def _is_of_one_user(one: Waiting, other: Waiting) -> bool:
+    a, b = one.request, other.request
+    return (a.tenant, a.user) == (b.tenant, b.user)
 
 
 def _judge_age(pool: Pool, choice: Choice, now: float) -> None:
@@ -284,7 +291,7 @@ def _judge_prefix(choice: Choice) -> None:
     first = min(lane.requests, key=lambda each: each.order, default=chosen)
     if first is chosen or chosen.request.is_continuation:
         return
-    warmth = choice.replica.warmth
+    warmth = choice.replica.cache
     mine = warmth.cached_tokens(chosen.request.prefix)
     theirs = warmth.cached_tokens(first.request.prefix)
     assert mine > theirs, f"{chosen.request.id} overtook without a warmer prefix"

@@ -48,7 +48,7 @@ def a_grant(id: str = "a", *, cached_tokens: int = 0, at: float = 0.0, **fields:
 
 def a_replica(name: str = "r", *, slots: int | None = None, tiers: int = 1) -> Replica:
     """A replica that serves model m and was never heard of."""
-    replica = Replica(name, tiers=tiers, blocks=100, sessions=100)
+    replica = Replica(name, tiers=tiers, blocks=100)
     replica.models = frozenset({"m"})
     replica.configured_slots = slots
     replica.count_slots()

@@ -1,34 +1,20 @@
-"""A script in which requests are also taken back, adopted, and replicas advised."""
+"""A script with short ways to what tests of single core modules look at."""
 
 from typing import Any, Self
 
-from gateway.core.messages import (
-    Adopted,
-    Decision,
-    Recalled,
-    RecallDone,
-    RecallTooLate,
-    ReplicaFound,
-    ReplicaReport,
-    ReplicaReported,
-    Request,
-    ScaleAdvised,
-    Usage,
-)
-from gateway.core.policy import Policy
+from gateway.core.messages import Adopted, ReplicaFound, ReplicaReport, ReplicaReported
 from gateway.core.pool import Pool
 from gateway.core.replica import Replica
 from tests.support.script import Script
 
 
 class Play(Script):
-    """A scheduler, its clock, and everything it ever says."""
+    """A scheduler, its clock, and what it holds."""
 
-    def __init__(self, policy: Policy | None = None) -> None:
-        super().__init__(policy)
-        self.recalls: list[tuple[str, str]] = []
-        """(id, replica) that were to be taken back."""
-        self.advice: list[ScaleAdvised] = []
+    @property
+    def recalls(self) -> list[tuple[str, str]]:
+        """(id, replica) of all that was to be taken back so far."""
+        return [(id, replica) for _, id, replica in self.recall_log]
 
     def known(self, name: str = "r") -> Replica:
         """What the scheduler believes of that replica."""
@@ -64,37 +50,22 @@ class Play(Script):
             )
         )
 
-    def recall_done(self, id: str) -> Self:
-        """The request was taken back before it began."""
-        if self.running.pop(id, None) is not None:
-            self.waiting.add(id)
-        return self.tell(RecallDone(id))
-
-    def too_late(self, id: str) -> Self:
-        """The request had begun."""
-        return self.tell(RecallTooLate(id))
-
     def adopt(
-        self, id: str, *, on: str = "r", output_tokens: int = 0, **fields: Any
+        self,
+        id: str,
+        *,
+        on: str = "r",
+        output_tokens: int = 0,
+        running_s: float = 0.0,
+        is_started: bool = True,
+        **fields: Any,
     ) -> Self:
-        """A request runs there already; `running_s` and `is_started` may be told."""
-        how = {name: fields.pop(name) for name in ("running_s", "is_started") if name in fields}
-        given: dict[str, Any] = {
-            "model": "m", "tier": 0, "tenant": "t", "user": "u", "arrived_at": self.now,
-            "prompt_tokens": 10, "streams": True, **fields,
-        }  # fmt: skip
-        request = Request(id=id, **given)
-        self._requests[id] = request
-        self._truth[id] = Usage(prompt_tokens=request.prompt_tokens or 0, output_tokens=10)
-        if on in self.scheduler.replicas and self.scheduler.pool_of(request.model):
-            self.running.setdefault(id, on)
-        return self.tell(Adopted(request=request, replica=on, output_tokens=output_tokens, **how))
-
-    def _heard(self, decision: Decision) -> None:
-        if isinstance(decision, Recalled):
-            assert self.running[decision.request_id] == decision.replica, "recalled from elsewhere"
-            self.recalls.append((decision.request_id, decision.replica))
-        elif isinstance(decision, ScaleAdvised):
-            self.advice.append(decision)
-        else:
-            super()._heard(decision)
+        """A request runs there already, and has produced so much."""
+        request = self._new(id, 10, fields)
+        self.running[id] = on
+        return self.tell(
+            Adopted(
+                request=request, replica=on, running_s=running_s, is_started=is_started,
+                output_tokens=output_tokens,
+            )
+        )  # fmt: skip

@@ -22,7 +22,8 @@ class Prompted:
         """See `Scheduler.handle`."""
         if event is not NOTHING:
             self.told.append(event)
-        decisions, self.next = [*self._scheduler.handle(event, now), *self.next], []
+        decisions = [*self._scheduler.handle(event, now), *self.next]
+        self.next.clear()
         return decisions
 
 

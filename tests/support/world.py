@@ -280,7 +280,7 @@ class World:
         patience_s = self.policy.tiers[rank].patience_s
         if shape["is_continuation"]:
             patience_s = self.policy.continuation_wait_s
-        if shape["patience_s"] is not None:
+        elif shape["patience_s"] is not None:
             patience_s = min(patience_s, shape["patience_s"])
         if shape["read_timeout_s"] is not None and not shape["streams"]:
             patience_s = min(patience_s, shape["read_timeout_s"])

@@ -29,7 +29,7 @@ def warm(script: Script) -> Script:
 
 def pool(policy: Policy | None = None) -> Pool:
     """A pool in which nothing waits yet."""
-    return Pool(policy or bounded(3), ("m",), [Replica("r", tiers=3, blocks=8, sessions=8)])
+    return Pool(policy or bounded(3), ("m",), [Replica("r", tiers=3, blocks=8)])
 
 
 def line(pool: Pool, name: str, count: int = 1, **fields: object) -> list[Waiting]:
@@ -305,7 +305,7 @@ def hopeless(*, samples: int, ratio: float = 1.0, deadline: float = 4.0, **field
     for _ in range(samples):
         known.forecasts[0].add(10.0, 10.0 * ratio)
     line(known, "a", 4)
-    newcomer = line(known, "b", **fields)[0]
+    newcomer = line(known, "b", **fields)[0]  # type: ignore[arg-type]  # free keywords
     newcomer.deadline = deadline
     found = admission.is_hopeless(known, newcomer, 0.0)
     assert newcomer.expected_s == pytest.approx(5.0)

@@ -2,9 +2,7 @@
 
 from typing import Any
 
-import pytest
-
-from gateway.core.affinity import Recent, Warmth
+from gateway.core.affinity import HOLDERS_MAX, Cache, Holders, Recent, Ties
 from gateway.core.locality import GROUPS_LOOKED_AT, OVERTAKING_COST_MAX
 from gateway.core.messages import PREFIX_BLOCK_TOKENS
 from gateway.core.policy import Affinity, Bounds
@@ -14,14 +12,6 @@ from tests.support.script import one_tier
 
 ALL = Affinity()
 TWO_BLOCKS = 2 * PREFIX_BLOCK_TOKENS
-
-
-def warm(*prefixes: tuple[int, ...], blocks: int = 100) -> Warmth:
-    """What a replica holds after requests with these prefixes went there."""
-    warmth = Warmth(blocks=blocks, sessions=2)
-    for prefix in prefixes:
-        warmth.sent(a_request(prefix=prefix))
-    return warmth
 
 
 def test_of_more_keys_than_fit_the_least_recently_used_go() -> None:
@@ -47,84 +37,112 @@ def test_a_lower_bound_takes_effect_at_the_next_use() -> None:
     assert recent.keys() == [4, 9]
 
 
+def cache(*prefixes: tuple[int, ...], blocks: int = 100) -> Cache:
+    """What a replica holds after prompts with these prefixes went there."""
+    found = Cache(blocks)
+    for prefix in prefixes:
+        found.sent(prefix)
+    return found
+
+
 def test_only_the_leading_run_of_blocks_is_cached() -> None:
     """An engine's cache begins at the first token: a hole ends it."""
-    warmth = warm((1, 2, 3))
-    found = [warmth.cached_tokens(each) for each in ((1, 2, 3, 4), (1, 9, 3), (2, 3), (9,), ())]
+    held = cache((1, 2, 3))
+    found = [held.cached_tokens(each) for each in ((1, 2, 3, 4), (1, 9, 3), (2, 3), (9,), ())]
     assert found == [3 * PREFIX_BLOCK_TOKENS, PREFIX_BLOCK_TOKENS, TWO_BLOCKS, 0, 0]
 
 
 def test_the_end_of_a_prompt_is_forgotten_before_its_beginning() -> None:
     """Without its first block all the others are worth nothing."""
-    assert warm((1, 2, 3, 4), blocks=2).cached_tokens((1, 2, 3, 4)) == TWO_BLOCKS
-    assert warm((1, 2), (3, 4), blocks=3).cached_tokens((1, 2)) == PREFIX_BLOCK_TOKENS
+    assert cache((1, 2, 3, 4), blocks=2).cached_tokens((1, 2, 3, 4)) == TWO_BLOCKS
+    assert cache((1, 2), (3, 4), blocks=3).cached_tokens((1, 2)) == PREFIX_BLOCK_TOKENS
+
+
+def test_the_last_holder_of_a_key_comes_first_and_only_a_few_are_kept() -> None:
+    """Its copy is the youngest; a system prompt that went everywhere is no tie to anywhere."""
+    holders: Holders[str] = Holders(10)
+    assert holders.of("k") == ()
+    for name in ("a", "b", "a"):
+        holders.had("k", name)
+    assert holders.of("k") == ("a", "b")
+    for number in range(9):
+        holders.had("k", f"r{number}")
+    assert holders.of("k") == ("r8", "r7", "r6", "r5")
+    assert len(holders.of("k")) == HOLDERS_MAX
+
+
+def test_of_more_keys_than_fit_the_one_used_longest_ago_has_no_holder() -> None:
+    """Sessions are named by clients: a million of them must cost no more than the bound."""
+    holders: Holders[str] = Holders(2)
+    for key in ("a", "b", "a", "c"):
+        holders.had(key, "r")
+    assert holders.items() == [("a", ("r",)), ("c", ("r",))]
+    assert holders.of("b") == ()
+
+
+def ties(**changes: Any) -> Ties:
+    """Blocks 1 and 2, session s and adapter x are on `r`; block 1 alone on `s` as well."""
+    found = Ties(Bounds(**changes))
+    found.sent(a_request(prefix=(1,)), "s", has_adapters=False)
+    found.sent(a_request(prefix=(1, 2), session="s", model="x"), "r", has_adapters=True)
+    return found
+
+
+def worths(affinity: Affinity = ALL, tokens: int = TWO_BLOCKS, **fields: Any) -> dict[str, float]:
+    """What draws such a request where."""
+    return ties().worths(a_request(**{"model": "z", **fields}), tokens, affinity)
 
 
 def test_the_worth_of_a_prefix_is_its_share_of_the_prompt() -> None:
     """A short system prompt before a long document should not decide anything."""
-    warmth, request = warm((1, 2)), a_request(prefix=(1, 2, 3))
-    assert warmth.worth(request, 4 * PREFIX_BLOCK_TOKENS, ALL) == 0.5
-    assert warmth.worth(request, TWO_BLOCKS, ALL) == 1.0
-    half = Affinity(prefix=0.5)
-    assert warmth.worth(request, 4 * PREFIX_BLOCK_TOKENS, half) == 0.25
+    assert worths(prefix=(1, 2, 3), tokens=4 * PREFIX_BLOCK_TOKENS) == {"r": 0.5}
+    assert worths(prefix=(1, 2, 3), tokens=TWO_BLOCKS) == {"r": 1.0}
+    assert worths(Affinity(prefix=0.5), prefix=(1, 2), tokens=256) == {"r": 0.25}
+    assert worths(prefix=(1, 9), tokens=128) == {"r": 0.5, "s": 0.5}
+    assert worths(prefix=(9,)) == worths() == {}
 
 
 def test_a_prompt_estimated_too_short_is_no_warmer_than_wholly_cached() -> None:
     """The estimate comes from bytes: a wrong one must not draw everybody to one replica."""
-    request = a_request(prefix=(1, 2))
-    assert warm((1, 2)).worth(request, 10, ALL) == 1.0
-    assert warm((1, 2)).worth(request, 0, ALL) == 0.0
+    assert worths(prefix=(1, 2), tokens=10) == {"r": 1.0}
+    assert worths(prefix=(1, 2), tokens=0) == {"r": 1.0}
 
 
 def test_a_session_and_an_adapter_are_worth_what_the_policy_says() -> None:
     """The largest of the reasons counts, not their sum: one cache is saved once."""
-    warmth = warm((1, 2))
-    warmth.sent(a_request(session="s"))
-    for model in ("m", "x"):
-        warmth.ran(model)
     policy = Affinity(prefix=0.4, session=0.6, adapter=0.5)
-    of = {
-        "nothing": a_request(model="z"),
-        "session": a_request(model="z", session="s"),
-        "other session": a_request(model="z", session="o"),
-        "adapter": a_request(model="x"),
-        "all": a_request(model="x", session="s", prefix=(1, 2)),
-        "prefix and adapter": a_request(model="x", prefix=(1, 2)),
-    }
-    worth = {name: warmth.worth(request, TWO_BLOCKS, policy) for name, request in of.items()}
-    assert worth == {
-        "nothing": 0.0, "session": 0.6, "other session": 0.0, "adapter": 0.5, "all": 0.6,
-        "prefix and adapter": 0.5,
-    }  # fmt: skip
+    assert worths(policy, session="s") == {"r": 0.6}
+    assert worths(policy, session="other") == {}
+    assert worths(policy, model="x") == {"r": 0.5}
+    assert worths(policy, model="x", session="s", prefix=(1, 2)) == {"r": 0.6}
+    assert worths(policy, model="x", prefix=(1, 2)) == {"r": 0.5}
+    assert worths(Affinity(prefix=0.9, adapter=0.5), model="x", prefix=(1, 2)) == {"r": 0.9}
 
 
 def test_an_affinity_of_zero_is_switched_off() -> None:
     """An operator whose engine has no prefix cache says so."""
-    warmth = warm((1, 2))
-    warmth.sent(a_request(session="s"))
-    warmth.ran("m")
-    warmth.ran("x")
-    request = a_request(session="s", prefix=(1, 2))
-    assert warmth.worth(request, 128, Affinity(prefix=0.0, session=0.0, adapter=0.0)) == 0.0
+    off = Affinity(prefix=0.0, session=0.0, adapter=0.0)
+    assert worths(off, model="x", session="s", prefix=(1, 2)) == {}
 
 
-def test_a_replica_that_ran_one_model_only_has_no_adapter_to_prefer() -> None:
-    """Where every request is for the same model, having run it tells nothing."""
-    warmth = warm()
-    warmth.ran("m")
-    assert warmth.worth(a_request(), 10, ALL) == 0.0
-    warmth.ran("x")
-    assert warmth.worth(a_request(), 10, ALL) == 1.0
+def test_a_session_is_where_it_was_last() -> None:
+    """Its history is older, and shorter, everywhere else."""
+    found = ties()
+    found.sent(a_request(session="s"), "t", has_adapters=False)
+    assert found.worths(a_request(model="z", session="s"), 10, ALL) == {"t": 1.0}
 
 
-def test_sessions_and_adapters_are_bounded_too() -> None:
-    """Session names are chosen by clients: a million of them must cost nothing."""
-    warmth = warm()
-    for number in range(20):
-        warmth.sent(a_request(session=f"s{number}"))
-        warmth.ran(f"m{number}")
-    assert warmth.sessions.keys() == ["s18", "s19"]
-    assert len(warmth.adapters) == Warmth.ADAPTERS
+def test_where_one_model_is_all_there_is_adapters_are_not_even_remembered() -> None:
+    """What cannot tip any choice should cost no memory."""
+    assert ties().adapters.of("m") == ()
+    assert ties().adapters.of("x") == ("r",)
+
+
+def test_the_bounds_of_the_policy_hold() -> None:
+    """For each kind of tie its own."""
+    found = ties(prefixes=1, sessions=3)
+    assert [key for key, _ in found.blocks.items()] == [1]
+    assert (found.blocks.limit, found.sessions.limit) == (1, 3)
 
 
 # --- in the scheduler -------------------------------------------------------------------------
@@ -135,7 +153,7 @@ def two(**changes: Any) -> Play:
     return Play(one_tier(**changes)).replica("a", slots=8).replica("b", slots=8)
 
 
-PROMPT = {"prompt_tokens": TWO_BLOCKS, "prefix": (1, 2)}
+PROMPT: dict[str, Any] = {"prompt_tokens": TWO_BLOCKS, "prefix": (1, 2)}
 
 
 def test_a_conversation_goes_where_its_prompt_was_unless_another_is_twice_as_free() -> None:
@@ -174,31 +192,22 @@ def test_a_loaded_adapter_attracts_its_own() -> None:
         script.finish("m0").arrive("x1", model="x").expect_granted("x1", on=chosen)
 
 
-def test_where_one_model_is_all_there_is_adapters_are_not_even_remembered() -> None:
-    """What cannot tip any choice should cost no memory."""
-    script = two().arrive("a0")
-    assert not script.known("a").warmth.adapters.keys()
+def test_ties_outlive_a_regrouping() -> None:
+    """An adapter that is loaded at noon must not send every conversation to a cold replica."""
+    script = two().arrive("first", session="s").expect_granted("first", on="a")
+    script.arrive("other").finish("other").replica("b", slots=8, models=("m", "x"))
+    script.arrive("second", session="s").expect_granted("second", on="a")
 
 
 def test_prompts_that_are_cached_pass_the_prefill_gate_together() -> None:
     """Forty chats with one long system prompt are not forty prefills."""
-    long = {"prompt_tokens": 6_400, "prefix": tuple(range(100))}
+    long: dict[str, Any] = {"prompt_tokens": 6_400, "prefix": tuple(range(100))}
     script = Play(one_tier()).replica("r", slots=16).arrive("first", **long).first_token("first")
     script.crowd("q", 15, **long)
     assert len(script.running) == 16
     assert script.known().ledger.unstarted_prompt_tokens == 0
     cold = Play(one_tier()).replica("r", slots=16).crowd("q", 16, prompt_tokens=6_400)
     assert len(cold.running) == 1
-
-
-def test_a_new_bound_on_what_is_remembered_holds_from_then_on() -> None:
-    """An operator who runs out of memory must not have to restart."""
-    script = two().arrive("first", **PROMPT)
-    bounds = Bounds(prefixes=1, sessions=1)
-    script.change(one_tier(bounds=bounds)).arrive("x", prefix=(7, 8, 9), session="s")
-    kept = [len(script.known(name).warmth.blocks) for name in "ab"]
-    assert sorted(kept) in ([1, 1], [1, 2])
-    assert all(script.known(name).warmth.sessions.limit == 1 for name in "ab")
 
 
 # --- inside one user: within_user = prefix ----------------------------------------------------

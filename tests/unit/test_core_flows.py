@@ -72,7 +72,7 @@ def test_a_request_stands_by_its_arrival_and_holds_nothing_before_it_is_weighed(
     assert each.ticket == 0
     assert each.deadline == float("inf")
     assert each.cost == each.kv_tokens == each.prompt_tokens == each.output_tokens == 0
-    assert each.lane is each.expected_s is each.skipped_since is None
+    assert (each.lane, each.expected_s, each.skipped_since) == (None, None, None)
     assert each.tallies == ()
     assert not each.was_recalled
 
@@ -211,7 +211,7 @@ def test_listing_for_ever_does_not_grow_the_lane_and_loses_no_flow() -> None:
 def test_a_new_lane_knows_of_nobody() -> None:
     """The first request of a user and class must be the newest there, and have overtaken none."""
     lane = Lane(flow_at(0.0), None, KIND)
-    assert lane.last_key == float("-inf")
+    assert lane.last is None
     assert lane.groups is None
     assert lane.overtaken == 0.0
     assert lane.count == 0

@@ -11,7 +11,7 @@ from tests.support.script import four_tiers
 
 HEADROOM = tuple(four_tiers().headroom_fraction(tier) for tier in range(4))
 NONE = (0.0, 0.0, 0.0, 0.0)
-FULL = {"prompt_tokens": 100, "output_tokens": 100}
+FULL: dict[str, Any] = {"prompt_tokens": 100, "output_tokens": 100}
 """A fifth of 1,000 KV tokens."""
 
 

@@ -14,13 +14,13 @@ def pool() -> Pool:
     """Replicas r1 and r2 serve m, r2 serves x too."""
     found = []
     for name, models in (("r1", {"m"}), ("r2", {"m", "x"})):
-        replica = Replica(name, tiers=1, blocks=8, sessions=8)
+        replica = Replica(name, tiers=1, blocks=8)
         replica.models = frozenset(models)
         found.append(replica)
     return Pool(Policy(tiers=(Tier(name="only"),)), ("m", "x"), found)
 
 
-def kind(pool: Pool, kv_tokens: int = 100, **fields: object) -> Kind:
+def kind(pool: Pool, *, kv_tokens: int = 100, **fields: object) -> Kind:
     """The class of such a request."""
     given = {"id": "a", "model": "m", "tier": 0, "tenant": "t", "user": "u", "arrived_at": 0.0}
     return pool.kind_of(Request(**{**given, **fields}), kv_tokens)  # type: ignore[arg-type]  # free keywords
@@ -41,9 +41,10 @@ def test_requests_that_fit_the_same_replicas_share_a_class_whoever_sent_them() -
     usual = kind(known)
     assert usual.replicas == {"r1", "r2"}
     assert (usual.size, usual.sequences, usual.decodes) == (0, 1, True)
-    assert kind(known, 4_000, id="b", user="v", tenant="w", output_tokens_max=9) is usual
-    special = {"sequences": 2, "excluded": frozenset({"r1"})}
-    assert kind(known, **special) is kind(known, id="b", **special)
+    assert kind(known, kv_tokens=4_000, id="b", user="v", tenant="w", output_tokens_max=9) is usual
+    failed = frozenset({"r1"})
+    special = kind(known, sequences=2, excluded=failed)
+    assert special is kind(known, id="b", sequences=2, excluded=failed)
 
 
 @pytest.mark.parametrize(
@@ -53,9 +54,9 @@ def test_requests_that_fit_the_same_replicas_share_a_class_whoever_sent_them() -
 def test_whatever_restricts_the_replicas_makes_another_class(change: dict[str, object]) -> None:
     """A request that fits nowhere must not hold back one that would fit."""
     known = pool()
-    other = kind(known, **change)
+    other = kind(known, **change)  # type: ignore[arg-type]  # free keywords
     assert other is not kind(known)
-    assert kind(known, 5_000) is not kind(known)
+    assert kind(known, kv_tokens=5_000) is not kind(known)
     assert (other.decodes, other.sequences) == (
         change.get("output_tokens_max") != 0,
         change.get("sequences", 1),

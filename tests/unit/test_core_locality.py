@@ -17,9 +17,9 @@ OTHER = Kind(frozenset({"r"}), size=7, sequences=1, decodes=True)
 
 def replica(*blocks: int) -> Replica:
     """A replica that was sent these blocks."""
-    found = Replica("r", tiers=1, blocks=64, sessions=8)
+    found = Replica("r", tiers=1, blocks=64)
     for block in blocks:
-        found.warmth.blocks.use(block)
+        found.cache.use(block)
     return found
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.core.flows import Waiting
 from gateway.core.messages import Outcome, Reason
-from gateway.core.placement import Search, choose, freest
+from gateway.core.placement import Search, choose
 from gateway.core.policy import DEFAULT_TIERS, Ageing, Policy, Tier
 from gateway.core.pool import Pool
 from tests.support.parts import a_replica, a_waiting, put_many
@@ -214,7 +214,9 @@ def test_shares_by_weight_take_the_place_of_rank() -> None:
 
 def a_pool(*waiting: Waiting, slots: int = 4, **changes: object) -> Pool:
     """Two replicas, `r` and `s`, and what waits for them."""
-    pool = Pool(one_tier(**changes), ["m"], [a_replica("r", slots=slots), a_replica("s", slots=slots)])
+    pool = Pool(
+        one_tier(**changes), ["m"], [a_replica("r", slots=slots), a_replica("s", slots=slots)]
+    )
     for number, each in enumerate(waiting, start=1):
         each.kind = pool.kind_of(each.request, each.kv_tokens)
         each.ticket = each.sequence = number
@@ -273,59 +275,76 @@ def test_one_that_ranks_behind_was_not_passed_over() -> None:
     assert choice.passed_over == []
 
 
+def place(pool: Pool, waiting: Waiting, *names: str) -> str | None:
+    """Where it goes by the gates of tier 0, of these replicas in this order."""
+    replicas = [pool.replicas[name] for name in names]
+    for replica in replicas:
+        pool.open_tiers(replica, 0.0)
+    found = Search(pool, replicas, 0.0).place(waiting, judged_as=0)
+    return None if found is None else found.name
+
+
 def test_the_freest_of_several_is_taken_and_ties_end_at_the_name() -> None:
     """The same events must give the same decisions on every machine."""
-    pool = a_pool()
     waiting = a_waiting("a")
-    r, s = pool.replicas["r"], pool.replicas["s"]
-    assert freest([s, r], pool, waiting) is r
-    assert freest([r, s], pool, waiting) is r
-    put_many(r, 1)
-    pool.touch(r)
-    assert freest([r, s], pool, waiting) is s
+    pool = a_pool(waiting)
+    assert place(pool, waiting, "s", "r") == "r"
+    assert place(pool, waiting, "r", "s") == "r"
+    put_many(pool.replicas["r"], 1)
+    pool.touch_all()
+    assert place(pool, waiting, "r", "s") == "s"
+    assert place(pool, waiting, "r") == "r"
 
 
-def test_a_warm_replica_that_is_overfull_is_no_better_for_its_warmth() -> None:
+def test_where_it_does_not_fit_the_next_freest_is_asked() -> None:
+    """The freest by memory may be the one without a run of free slots."""
+    waiting = a_waiting("n3", sequences=3)
+    pool = a_pool(waiting)
+    pool.replicas["r"].weight = 100.0
+    put_many(pool.replicas["r"], 2)
+    put_many(pool.replicas["s"], 1)
+    pool.touch_all()
+    assert place(pool, waiting, "r", "s") == "s"
+    put_many(pool.replicas["s"], 1, prefix="q")
+    pool.touch_all()
+    assert place(pool, waiting, "r", "s") is None
+
+
+def test_warmth_counts_for_what_is_free_and_not_for_what_is_overfull() -> None:
     """Twice a negative figure would be worse than one, and the warm one would lose a fair tie."""
-    pool = a_pool()
+    tiers = (Tier(name="x", queue_limit=4),)
     waiting = a_waiting("a", session="x")
-    r, s = pool.replicas["r"], pool.replicas["s"]
-    s.warmth.sent(waiting.request)
-    assert freest([r, s], pool, waiting) is s
-    for replica in (r, s):
-        put_many(replica, 4)
-        pool.touch(replica)
-    assert freest([r, s], pool, waiting) is r
+    pool = a_pool(waiting, tiers=tiers, allowance="constant")
+    pool.ties.sent(waiting.request, "s", has_adapters=False)
+    assert place(pool, waiting, "r", "s") == "s"
+    for name in "rs":
+        put_many(pool.replicas[name], 5)
+    pool.touch_all()
+    assert place(pool, waiting, "r", "s") == "r"
 
 
 def test_a_place_is_looked_for_only_where_the_class_may_run() -> None:
     """A request that failed there once, or a model that is not there."""
     waiting = a_waiting("a", excluded=frozenset({"r"}))
     pool = a_pool(waiting)
-    replicas = list(pool.replicas.values())
-    for replica in replicas:
-        pool.open_tiers(replica, 0.0)
-    found = Search(pool, replicas, 0.0).place(waiting, judged_as=0)
-    assert found is pool.replicas["s"]
+    assert place(pool, waiting, "r", "s") == "s"
 
 
 def test_a_replica_kept_for_somebody_else_is_no_place() -> None:
     """The one it is drained for would wait for ever behind small ones."""
     waiting, other = a_waiting("a"), a_waiting("b")
     pool = a_pool(waiting, other)
-    replicas = list(pool.replicas.values())
-    for replica in replicas:
-        pool.open_tiers(replica, 0.0)
     pool.replicas["r"].reserved_for = other
-    search = Search(pool, replicas, 0.0)
-    assert search.place(waiting, judged_as=0) is pool.replicas["s"]
-    assert search.place(other, judged_as=0) is pool.replicas["r"]
+    assert place(pool, waiting, "r", "s") == "s"
+    assert place(pool, other, "r", "s") == "r"
 
 
 def test_a_request_that_can_run_at_once_is_not_refused_for_the_line_of_others() -> None:
     """Its model's replica is idle; that another model's line is long is not its affair."""
     policy = one_tier(tiers=(Tier(name="x", queue_limit=0, patience_s=1e6),))
-    script = Play(policy).replica("r", slots=1, models=("m",)).replica("s", slots=1, models=("m", "x"))
+    script = (
+        Play(policy).replica("r", slots=1, models=("m",)).replica("s", slots=1, models=("m", "x"))
+    )
     script.replica("z", slots=1, models=("x",)).drain("z")
     script.arrive_many("m", 60).serve(30, each_s=4.0).drain("z", draining=False)
     script.arrive("quick", model="x", user="v", patience_s=0.5)

@@ -1,5 +1,7 @@
 """Scheduling domains: which models share queues, and what a regrouping keeps."""
 
+from typing import Any
+
 import pytest
 
 from gateway.core import pool as pool_module
@@ -56,9 +58,7 @@ def test_a_replica_that_serves_both_joins_two_pools_and_nobody_is_lost() -> None
 
 def test_a_pool_falls_apart_and_nobody_is_lost() -> None:
     """The one replica that served both is gone; each line goes on by itself."""
-    script = (
-        Play().replica("r1", slots=1, models=("m",)).replica("r2", slots=1, models=("m", "x"))
-    )
+    script = Play().replica("r1", slots=1, models=("m",)).replica("r2", slots=1, models=("m", "x"))
     script.replica("r3", slots=1, models=("x",)).arrive_many("m", 4, model="m")
     script.arrive_many("x", 4, model="x").replica("r2", slots=1, models=("m",))
     assert pool_of(script, "m") is not pool_of(script, "x")
@@ -96,6 +96,16 @@ def test_debts_survive_a_regrouping(cost: str) -> None:
     assert set(script.order[before : before + 3]) & {"b0", "b1", "b2"}
     queue = pool_of(script, "m").queues[0]
     assert queue.tenants["t"].users["a"].start > queue.tenants["t"].users["a"].entered
+
+
+def test_a_regrouping_lifts_nobody_to_what_others_have_used() -> None:
+    """Whoever is lifted pays for the power user's morning."""
+    script = Play(one_tier(cost="tokens")).replica("r", slots=1).arrive("held", user="z")
+    known: dict[str, Any] = {"output_tokens_max": 10}
+    script.arrive_many("a", 9, user="a", prompt_tokens=500, **known)
+    script.arrive_many("b", 9, user="b", **known).finish("held").expect_granted("a0")
+    script.replica("r", slots=1, models=("m", "x")).serve(9)
+    assert script.order[2:11] == [f"b{number}" for number in range(9)]
 
 
 def test_claims_and_rates_survive_a_regrouping() -> None:
@@ -200,7 +210,9 @@ def test_time_alone_shuts_the_gate_to_what_would_wait_inside() -> None:
 
 def test_counts_follow_what_waits_in_whatever_way_it_goes() -> None:
     """A count that is off by one lets the scheduler spin, or sleep for ever."""
-    pool = Pool(four_tiers(cost="requests", ageing=Ageing(after_s=5.0)), ["m"], [a_replica(tiers=4)])
+    pool = Pool(
+        four_tiers(cost="requests", ageing=Ageing(after_s=5.0)), ["m"], [a_replica(tiers=4)]
+    )
     line = [
         a_waiting("a", tier=0),
         a_waiting("b", tier=2),

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from gateway.core.messages import Outcome
+from gateway.core.messages import Outcome, RecallDone, RecallTooLate
 from gateway.core.policy import Policy, Tier
-from gateway.core.recall import CHECK_EVERY_S, REST_S
 from tests.support.play import Play
 from tests.support.script import one_tier
 
@@ -32,7 +31,7 @@ def test_what_waits_in_an_engine_makes_way_for_a_higher_tier() -> None:
     """Critical would stand behind background that has not even begun."""
     script = full().arrive("top", tier=0).expect_waiting("top")
     assert script.recalls == [("queued", "r")]
-    script.recall_done("queued").expect_granted("top").expect_waiting("queued")
+    script.give_back("queued").expect_granted("top").expect_waiting("queued")
     script.finish("run", "top").expect_granted("queued")
 
 
@@ -56,7 +55,7 @@ def test_recalls_can_be_switched_off() -> None:
 
 def test_a_request_is_taken_back_once_in_its_life() -> None:
     """Sent to and fro, it would be served never."""
-    script = full().arrive("top", tier=0).recall_done("queued").advance(1.0)
+    script = full().arrive("top", tier=0).give_back("queued").advance(1.0)
     script.finish("run", "top").expect_granted("queued").arrive("next", tier=1, user="n")
     script.expect_granted("next").advance(1.0).finish("next")
     script.arrive("again", tier=2, user="x").advance(1.0).arrive("top2", tier=0)
@@ -65,7 +64,7 @@ def test_a_request_is_taken_back_once_in_its_life() -> None:
 
 def test_a_recall_that_came_too_late_changes_nothing() -> None:
     """The first token won: it stays where it is, and is not asked back a second time."""
-    script = full().arrive("top", tier=0).too_late("queued").expect_granted("queued")
+    script = full().arrive("top", tier=0).keep("queued").expect_granted("queued")
     script.first_token("queued").advance(1.0).arrive("top1", tier=0)
     assert script.recalls == [("queued", "r")]
     assert not script.scheduler.granted["queued"][0].is_recalled
@@ -83,7 +82,7 @@ def test_while_the_answer_is_out_it_is_not_asked_for_again() -> None:
 def test_a_recalled_request_may_end_in_any_way_meanwhile(outcome: Outcome) -> None:
     """The answer to the recall then comes too late for anybody."""
     script = full().arrive("top", tier=0).finish("queued", outcome=outcome)
-    script.expect_granted("top").recall_done("queued").too_late("queued")
+    script.expect_granted("top").tell(RecallDone("queued")).tell(RecallTooLate("queued"))
     script.finish("run", "top").arrive("b").expect_granted("b")
     assert script.known().ledger.sequences == 1
 
@@ -119,25 +118,27 @@ def test_the_first_of_the_unstarted_is_the_engines_next_and_stays() -> None:
     assert len(script.known().ledger.unstarted) == 3
     script.advance(1.0).arrive("top", tier=0)
     assert script.recalls == [("low2", "r")]
-    script.too_late("low2").advance(1.0).arrive("top2", tier=0).advance(1.0)
+    script.keep("low2").advance(1.0).arrive("top2", tier=0).advance(1.0)
     assert script.recalls == [("low2", "r")]
 
 
 def test_nothing_makes_way_where_that_would_not_open_the_gate() -> None:
-    """One aborted for nothing."""
-    tiers = (Tier(name="a", queue_limit=1, tpot_limit_ms=50, patience_s=1e6), *TIERS[1:])
-    script = Play(policy(tiers=tiers, limiter="static", min_inflight=9)).replica("r", slots=1)
-    script.arrive("first", tier=2).finish("first", tpot_s=9.0)
-    script.arrive("run", tier=2).first_token("run").arrive("queued", tier=2, user="q")
-    script.advance(1.0)
-    script.scheduler.replicas["r"].reserved_for = None
-    deep = Play(policy(allowance="constant")).replica("r", slots=1).arrive("run", tier=2)
-    deep.first_token("run").arrive("n", tier=2, sequences=1, user="n").advance(1.0)
-    deep.report("r", running=1, waiting=1)
+    """One aborted for nothing: others have filled that engine's line."""
+    script = full()
     for _ in range(3):
-        deep.advance(1.0).report("r", running=1, waiting=4)
-    assert deep.known().foreign == 3
-    assert deep.arrive("top", tier=0).recalls == []
+        script.advance(1.0).report("r", running=1, waiting=4)
+    assert script.known().foreign == 3
+    assert script.arrive("top", tier=0).recalls == []
+
+
+def test_nothing_makes_way_where_another_gate_stays_shut() -> None:
+    """A place in the line of an engine that takes no more helps nobody."""
+    script = full()
+    script.known().limit.limit = 1.0
+    assert script.arrive("top", tier=0).expect_waiting("top").recalls == []
+    script = full()
+    script.known().take_tpot(9.0, 10, in_use=1, now=script.now, target_s=99.0)
+    assert script.arrive("top", tier=0).expect_waiting("top").recalls == []
 
 
 def test_nothing_makes_way_for_a_request_that_could_not_run_there() -> None:
@@ -146,7 +147,7 @@ def test_nothing_makes_way_for_a_request_that_could_not_run_there() -> None:
     script.arrive("s-run", model="x").first_token("s-run").arrive("run", tier=2)
     script.expect_granted("run", on="r").first_token("run").arrive("s-top", model="x", tier=0)
     script.arrive("queued", tier=2).expect_granted("queued", on="r").advance(1.0)
-    script.arrive("x", model="x", tier=0).expect_waiting("x")
+    script.arrive("x", model="x", tier=0).expect_waiting("x").advance(0.06)
     assert script.recalls == []
     script.arrive("m", model="m", tier=0)
     assert script.recalls == [("queued", "r")]
@@ -163,7 +164,7 @@ def test_a_recall_is_paid_for_by_nobody() -> None:
     """It was our idea, not the client's: the whole charge comes back, and the place in line."""
     script = full(cost="tokens")
     assert script.start_of("q", tier=2) > 0.0
-    script.arrive("top", tier=0).recall_done("queued")
+    script.arrive("top", tier=0).give_back("queued")
     assert script.start_of("q", tier=2) == 0.0
     assert script.scheduler.granted.keys() == {"run", "top"}
 
@@ -171,7 +172,7 @@ def test_a_recall_is_paid_for_by_nobody() -> None:
 def test_the_recalled_goes_back_to_its_place() -> None:
     """It waited longest; those behind it must not gain from the recall."""
     script = full().arrive("behind", tier=2, user="q").arrive("top", tier=0)
-    script.recall_done("queued").finish("run", "top").expect_granted("queued")
+    script.give_back("queued").finish("run", "top").expect_granted("queued")
     script.expect_order("run", "queued", "top", "queued", "behind")
 
 
@@ -191,7 +192,7 @@ def test_one_replica_is_asked_for_one_request_in_a_tenth_of_a_second() -> None:
     """A storm of aborts stalls the engine for all."""
     script = deep()
     assert script.recalls == [("low3", "r")]
-    script.advance(REST_S - 0.01).report("r")
+    script.advance(0.09).report("r")
     assert len(script.recalls) == 1
     script.advance(0.06).report("r")
     assert script.recalls == [("low3", "r"), ("low2", "r")]
@@ -201,119 +202,95 @@ def test_a_pool_is_looked_at_every_fifty_milliseconds() -> None:
     """Each look costs as much as all that waits in the engines."""
     script = full()
     script.pool().recall_checked_at = script.now
-    assert script.advance(CHECK_EVERY_S - 0.001).arrive("top", tier=0).recalls == []
+    assert script.advance(0.049).arrive("top", tier=0).recalls == []
     script.advance(0.002).report("r")
     assert script.recalls == [("queued", "r")]
 
 
 def test_nothing_is_taken_back_once_the_gateway_closes() -> None:
     """What runs is left alone: taken back now, it could only be refused."""
-    script = Play(policy()).replica("r", slots=4).replica("s", slots=4)
-    script.arrive_many("a", 9).start_all().advance(1.0)
-    (where,) = {script.running[id] for id in script.known("r").ledger.unstarted} or {"s"}
-    other = "s" if where == "r" else "r"
-    script.close().finish(*script.on(other)[:3])
-    assert script.recalls == []
+    assert uneven(ended=0).close().finish("s0", "s1", "s2").recalls == []
 
 
 # --- to a freer replica -----------------------------------------------------------------------
 
 
-def uneven(*, queued: int = 1, ended: int = 3, **changes: Any) -> Play:
-    """`r` is full with so many waiting in its engine; of the four on `s` so many have ended."""
-    script = Play(policy(**changes)).replica("s", slots=4)
-    script.arrive_many("s", 4).first_token(*script.running)
-    script.find("r", slots=4).arrive_many("r", 4).first_token(*script.on("r"))
-    fields: dict[str, Any] = {"excluded": frozenset({"s"})}
-    for number in range(queued):
-        script.arrive(f"q{number}", **fields)
-    for number in range(queued):
-        kind = script.pool().kind_of(script.request("s0"), 20)
-        script.scheduler.granted[f"q{number}"][0].waiting.kind = kind
+def uneven(*, ended: int = 3, **changes: Any) -> Play:
+    """`r` is full and `q` waits in its engine; of the four on `s` so many have ended."""
+    script = Play(policy(warm_up_s=0.0, **changes)).replica("s", slots=4).arrive_many("s", 4)
+    script.start_all().replica("r", slots=4).arrive_many("r", 4).start_all()
+    script.drain("s").arrive("q").expect_granted("q", on="r").drain("s", draining=False)
     script.advance(1.0)
     for number in range(ended):
         script.finish(f"s{number}")
     return script
 
 
-def plain(**changes: Any) -> dict[str, Any]:
-    """No warm-up: both replicas are old hands."""
-    return {"warm_up_s": 0.0, **changes}
-
-
 def test_what_waits_in_a_full_engine_moves_to_one_that_can_begin() -> None:
     """It was bound to the wrong replica a moment too early."""
-    script = uneven(**plain())
-    assert script.recalls == [("q0", "r")]
-    script.recall_done("q0").expect_granted("q0", on="s")
-
-
-def test_a_move_that_ends_with_both_equally_full_is_made_too() -> None:
-    """The commonest case of all: one too many here, one slot free there."""
-    script = uneven(ended=1, **plain())
-    assert script.recalls == [("q0", "r")]
+    script = uneven(ended=1)
+    assert script.recalls == [("q", "r")]
+    script.give_back("q").expect_granted("q", on="s")
+    assert (len(script.on("r")), len(script.on("s"))) == (4, 4)
 
 
 def test_a_move_needs_a_gap() -> None:
     """A little difference is not worth the aborted prefill."""
-    assert uneven(**plain(recall_gap=9.0)).recalls == []
-    assert uneven(**plain(recall_gap=3.3)).recalls == []
-    assert uneven(**plain(recall_gap=3.2)).recalls == [("q0", "r")]
+    # One of four slots free beside three that run, against one of four too many.
+    before = 1 / 3 + 1 / 4
+    assert uneven(ended=1, recall_gap=before - 0.01).recalls == [("q", "r")]
+    assert uneven(ended=1, recall_gap=before + 0.01).recalls == []
 
 
 def test_a_move_must_not_turn_the_gap_round() -> None:
     """It would be moved back at the next look."""
-    script = Play(policy(**plain())).find("s", slots=1).arrive("s0").first_token("s0")
-    script.find("r", slots=100).arrive_many("r", 100).start_all()
+    script = Play(policy(warm_up_s=0.0, recall_gap=0.001))
+    for name, tokens in (("s", 100_000), ("r", 10_000)):
+        script.replica(name, slots=4)
+        script.report(name, running=0, waiting=0, kv_use=0.0, kv_capacity_tokens=tokens)
+    script.drain("s").arrive_many("r", 4, output_tokens_max=10).start_all()
+    script.arrive("q", prompt_tokens=8_000, output_tokens_max=10).expect_granted("q", on="r")
+    script.drain("s", draining=False).advance(1.0).report("r", kv_use=0.1)
+    assert script.recalls == [("q", "r")]
+    script = Play(policy(warm_up_s=0.0, recall_gap=0.001))
+    for name, tokens in (("s", 10_000), ("r", 100_000)):
+        script.replica(name, slots=4)
+        script.report(name, running=0, waiting=0, kv_use=0.0, kv_capacity_tokens=tokens)
+    script.drain("s").arrive_many("r", 4, output_tokens_max=10).start_all()
+    script.arrive("q", prompt_tokens=9_000, output_tokens_max=10).expect_granted("q", on="r")
+    script.drain("s", draining=False).advance(1.0).report("r", kv_use=0.1)
     assert script.recalls == []
-    script.finish("s0")
-    assert script.known("r").waiting <= 1
 
 
-def test_nothing_moves_to_a_replica_that_has_no_room_or_a_line_of_its_own() -> None:
+def test_nothing_moves_to_a_replica_without_room() -> None:
     """It would wait there instead."""
-    assert uneven(ended=0, **plain()).recalls == []
-    script = uneven(ended=0, **plain())
-    script.arrive("n4", sequences=4, excluded=frozenset({"r"}), user="n")
+    assert uneven(ended=0).recalls == []
+    script = Play(policy(warm_up_s=0.0)).replica("s", slots=4).arrive_many("s", 4).start_all()
+    script.replica("r", slots=4).drain("s").arrive_many("r", 4).start_all()
+    script.arrive("q", sequences=1).advance(1.0).drain("s", draining=False)
+    script.known("s").foreign = 1
     script.finish("s0")
-    assert script.recalls in ([], [("q0", "r")])
+    assert script.recalls == []
 
 
-def test_nothing_moves_where_it_failed_before_or_may_not_run() -> None:
+def test_nothing_moves_to_where_it_failed_before() -> None:
     """The other replica is free, but not for this one."""
-    script = Play(policy(**plain())).find("r", slots=1).arrive("run").first_token("run")
-    script.arrive("queued", excluded=frozenset({"s"})).expect_granted("queued", on="r")
-    script.advance(1.0).find("s", slots=4).advance(1.0).report("s")
+    script = Play(policy(warm_up_s=0.0)).replica("r", slots=1).arrive("run").first_token("run")
+    script.replica("s", slots=4).arrive("q", excluded=frozenset({"s"}))
+    script.expect_granted("q", on="r").advance(1.0).report("s")
     assert script.recalls == []
 
 
 def test_what_waits_in_a_draining_replica_moves_to_any_that_can_begin() -> None:
     """The drain ends sooner, and nobody waits for an engine that is about to go."""
-    script = uneven(ended=1, **plain(recall_gap=0.0)).too_late("q0")
-    script = uneven(ended=0, **plain(recall_gap=9.0)).drain("r").finish("s0")
-    assert script.recalls == [("q0", "r")]
-    script.recall_done("q0").expect_granted("q0", on="s")
-
-
-def test_kv_is_the_unit_of_the_gap_where_the_engines_report_it() -> None:
-    """Slots say nothing of a replica that is full of long prompts."""
-    script = Play(policy(**plain(recall_gap=0.5)))
-    script.find("r", slots=2).find("s", slots=4)
-    for name in "rs":
-        script.report(name, running=0, waiting=0, kv_use=0.0, kv_capacity_tokens=10_000)
-    big: dict[str, Any] = {"prompt_tokens": 2_000, "output_tokens_max": 1}
-    only_r: dict[str, Any] = {"excluded": frozenset({"s"})}
-    script.arrive_many("r", 2, **big, **only_r).first_token("r0", "r1")
-    script.arrive("held", excluded=frozenset({"r"}), **big).first_token("held")
-    script.arrive("q", **big, **only_r).expect_granted("q", on="r").advance(1.0)
-    kind = script.pool().kind_of(script.request("held"), 2_001)
-    kinds = script.pool().kind_of(
-        type(script.request("q"))(
-            id="k", model="m", tier=0, tenant="t", user="u", arrived_at=0.0, prompt_tokens=1
-        ),
-        2_001,
-    )
-    assert kind is not kinds
-    script.scheduler.granted["q"][0].waiting.kind = kinds
-    script.finish("held")
+    script = uneven(ended=0, recall_gap=9.0).drain("r").advance(1.0).finish("s0")
     assert script.recalls == [("q", "r")]
+    script.give_back("q").expect_granted("q", on="s")
+
+
+def test_a_higher_tier_comes_before_a_better_balance() -> None:
+    """One place is free; the one who ranks first shall have it."""
+    script = full()
+    script.replica("s", slots=1).arrive("s-run", tier=2, excluded=frozenset({"r"}))
+    script.first_token("s-run").advance(1.0).arrive("top", tier=0, excluded=frozenset({"s"}))
+    assert script.recalls == [("queued", "r")]

@@ -35,7 +35,7 @@ def request(**fields: object) -> Request:
 
 def weighed(policy: Policy = TOKENS, *, sequence: int = 0, **fields: object) -> Waiting:
     """A request with these fields, weighed where one replica serves its model."""
-    replica = Replica("r", tiers=len(policy.tiers), blocks=8, sessions=8)
+    replica = Replica("r", tiers=len(policy.tiers), blocks=8)
     replica.models = frozenset({"m"})
     pool = Pool(policy, ("m",), [replica])
     return weigh(pool, Predictor(9), request(**fields), sequence=sequence)
@@ -165,7 +165,7 @@ def test_deadline_first_goes_by_the_target_of_the_request_else_of_its_tier(
     """Who was promised an answer within a second, beside one who has half a minute."""
     tier = Tier(name="x", patience_s=30.0, ttft_target_ms=target_ms)
     policy = replace(TOKENS, within_user="deadline", tiers=(tier,))
-    assert weighed(policy, **fields).key == key
+    assert weighed(policy, **fields).key == key  # type: ignore[arg-type]  # free keywords
 
 
 # --- a new policy -----------------------------------------------------------------------------

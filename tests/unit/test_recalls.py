@@ -22,6 +22,8 @@ from tests.support.admitting import steps
 from tests.support.jumping import run_jumping
 from tests.support.recalling import Recalling
 
+RECALLED = Recalled("q1", "r")
+
 
 async def wait_recalled(grant: Admission, *actions: Callable[[], object]) -> None:
     """Wait for an engine while `actions` happen in one turn of the loop; it must be recalled."""
@@ -89,6 +91,21 @@ def test_what_is_recalled_before_it_was_handed_over_is_never_sent(waits_first: b
             await asyncio.sleep(1.0)
         await stay.__aexit__(None, None, None)
         assert "RecallTooLate" not in gated.told
+        await gated.check_all_free()
+
+    run_jumping(main())
+
+
+def test_what_is_recalled_when_it_was_just_granted_again_is_not_sent_either() -> None:
+    """The second engine is no different from the first."""
+
+    async def main() -> None:
+        gated = Recalling()
+        async with gated.admitted() as grant:
+            asyncio.get_running_loop().call_later(0.1, gated.prompted.next.append, RECALLED)
+            await grant.bounce()
+            assert gated.told.count("RecallDone") == 1
+            assert "RecallTooLate" not in gated.told
         await gated.check_all_free()
 
     run_jumping(main())
@@ -231,10 +248,13 @@ def test_what_arrived_in_the_turn_of_the_recall_is_dropped_with_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("event", "reason"),
-    [(Closed(), Reason.SHUTTING_DOWN), (ReplicaRemoved("r"), Reason.NO_REPLICA)],
+    ("events", "reason"),
+    [
+        ([Closed()], Reason.SHUTTING_DOWN),
+        ([ReplicaRemoved("r"), ReplicaRemoved("s")], Reason.NO_REPLICA),
+    ],
 )
-def test_what_cannot_wait_again_is_refused(event: Event, reason: Reason) -> None:
+def test_what_cannot_wait_again_is_refused(events: list[Event], reason: Reason) -> None:
     """It must not hang where nothing will ever come."""
 
     async def main() -> None:
@@ -243,13 +263,15 @@ def test_what_cannot_wait_again_is_refused(event: Event, reason: Reason) -> None
         async def run() -> None:
             async with gated.admitted() as grant:
                 await wait_recalled(grant, gated.recall)
-                gated.dispatcher.tell(event)
+                leave_no_slot(gated)
+                for event in events:
+                    gated.dispatcher.tell(event)
                 await grant.give_back()
 
         with pytest.raises(RefusedError) as refused:
             await run()
         assert refused.value.reason is reason
-        assert gated.held == 0
+        assert not gated.scheduler.waiting
 
     run_jumping(main())
 
