@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gateway.core import admission
+from gateway.core.advice import consider_scaling
 from gateway.core.flows import Waiting
 from gateway.core.messages import Decision, Reason, Refused, Request
 from gateway.core.pool import Pool
@@ -26,6 +27,8 @@ def arrived(state: State, request: Request, *, now: float, out: list[Decision]) 
         return
     waiting = weigh(pool, state.predictor, request, sequence=state.number())
     objection = _objection(state, pool, waiting)
+    if objection is Reason.NO_REPLICA:
+        consider_scaling(state, pool, now=now, out=out, is_asked_for=True)
     if objection is not None:
         refuse(state, request, objection, now=now, out=out)
         return

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gateway.core.advice import consider_scaling
 from gateway.core.arrival import evict
-from gateway.core.fleet import consider_scaling
 from gateway.core.messages import Decision, PolicyChanged, Reason
 from gateway.core.release import fill_all, take_back
 from gateway.core.state import State
@@ -53,7 +53,7 @@ def woke(state: State, *, now: float, out: list[Decision]) -> None:
     state.wake_at = None
     expire(state, now=now, out=out)
     for replica in state.replicas.values():
-        if now >= replica.fresh_until:
+        if replica.report is None or now >= replica.fresh_until:
             replica.start_plain(now, queued=0)
     fill_all(state, now=now, out=out)
     for pool in state.pools:

@@ -125,6 +125,7 @@ def bounced(state: State, request_id: str, *, now: float, out: list[Decision]) -
     _, replica = found
     replica.limit.busy(replica.occupied - 1)
     replica.busy_until = now + BUSY_REST_S
+    state.wake_by(replica.busy_until)
     _go_back(state, request_id, now=now, out=out)
 
 

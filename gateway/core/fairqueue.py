@@ -8,8 +8,8 @@ is the start tag of the last grant and never goes back. A flow that becomes back
 refund takes it no further back than the virtual time of that moment. The same rule runs twice:
 tenants share the tier, users share their tenant.
 
-Classes advance at the speed of their replicas, so a newcomer starts level with the next of its own
-class; where nothing of that class waits, with the last that was released.
+What is let go out of turn (a floor, an age, a class whose replicas are faster) takes the virtual
+time with it, so a newcomer starts no later than the next of its own class (VTC's lift).
 
 The rest of a broken stream goes before all of them: its client has been served once already.
 """
@@ -169,6 +169,9 @@ class FairQueue:
                     self._charge(tenant, None, difference)
                 return
             tenant, user = self._flows(tenant_name, user_name)
+            if len(tenant.users) == 1 and not tenant.start:
+                _enter(tenant, self.virtual)
+            _enter(user, tenant.virtual)
         assert tenant is not None
         self._charge(tenant, user, difference)
 
@@ -260,12 +263,10 @@ class FairQueue:
         tenant = self.tenants.get(tenant_name)
         if tenant is None:
             tenant = Flow(tenant_name, self._policy.tenant_weight(tenant_name))
-            tenant.start = tenant.entered = self.virtual
             self.tenants[tenant_name] = tenant
         user = tenant.users.get(user_name)
         if user is None:
             user = Flow(user_name, self._policy.user_weight(tenant_name, user_name))
-            user.start = user.entered = tenant.virtual
             tenant.users[user_name] = user
             self._made += 1
             if self._made > 2 * self._kept + SWEEP_SLACK:
@@ -277,11 +278,10 @@ class FairQueue:
         if not tenant.count:
             self.active_weight += tenant.weight
             root = self.classes.get(kind)
-            _enter(tenant, self.virtual if root is None else _next_start(root))
+            _enter(tenant, _joining(self.virtual, root))
         self.active_users += 1
         tenant.active_weight += user.weight
-        lane = tenant.lanes.get(kind)
-        _enter(user, tenant.virtual if lane is None else _next_start(lane))
+        _enter(user, _joining(tenant.virtual, tenant.lanes.get(kind)))
 
     def _lane(self, parent: Lane, flow: Flow) -> Lane:
         lane = parent.lanes.get(flow)
@@ -390,12 +390,13 @@ def _flows_of(waiting: Waiting) -> tuple[Flow, Flow]:
     return lane.flow, lane.parent.flow
 
 
-def _next_start(parent: Lane) -> float:
-    """Start tag of the flow that is next in a lane of which something waits."""
-    lane = parent.first()
-    assert lane is not None
+def _joining(virtual: float, parent: Lane | None) -> float:
+    """Where a flow begins that joins those of `parent`: at V, or level with the next of them."""
+    lane = parent.first() if parent is not None else None
+    if lane is None:
+        return virtual
     assert lane.flow is not None
-    return lane.flow.start
+    return min(virtual, lane.flow.start)
 
 
 def _enter(flow: Flow, virtual: float) -> None:

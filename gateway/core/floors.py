@@ -12,6 +12,9 @@ from typing import Protocol
 
 from gateway.core.policy import Policy
 
+ROUNDING = 1e-9
+"""Ten times a tenth of a cost must make one."""
+
 
 class Backlog(Protocol):
     """A tier's queue, of which only the length counts here."""
@@ -65,4 +68,4 @@ class Floors:
     def is_owed(self, tier: int, cost: float) -> bool:
         """Whether the floor lets a request of `tier` that costs this much go first now."""
         deficit = self.deficits[tier]
-        return deficit > 0.0 and deficit >= cost
+        return deficit > 0.0 and deficit >= cost * (1 - ROUNDING)

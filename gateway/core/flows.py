@@ -128,7 +128,7 @@ class Flow:
 class Lane:
     """What one flow has waiting in one class: a heap of its users' lanes, or of requests."""
 
-    __slots__ = ("count", "flow", "groups", "heap", "kind", "lanes", "last", "listed_at",
+    __slots__ = ("count", "flow", "groups", "heap", "kind", "lanes", "last", "listed_at", "number",
                  "overtaken", "parent", "requests")  # fmt: skip
 
     def __init__(self, flow: Flow | None, parent: Lane | None, kind: Kind) -> None:
@@ -138,7 +138,9 @@ class Lane:
         self.kind = kind
         self.count = 0
         self.listed_at = 0.0
-        """The tag by which the parent lists it; any other entry of it is stale."""
+        """The tag by which the parent lists it."""
+        self.number = 0
+        """Of its entry there; an entry of another number is stale."""
         self.lanes: dict[Flow, Lane] = {}
         self.heap: list[tuple[float, int, Lane]] = []
         self.requests = WaitHeap()
@@ -146,8 +148,8 @@ class Lane:
         """No request that waits here comes after this one, which may be gone."""
         self.groups: dict[int, WaitHeap] | None = None
         """The requests once more, by their first block; only where a user's order is by prefix."""
-        self.overtaken = 0.0
-        """Cost of what overtook the first request of the lane by its cached prefix."""
+        self.overtaken = 0
+        """Predicted tokens of what overtook the first request of the lane by its cached prefix."""
 
     def first(self) -> Lane | None:
         """The lane of the flow with the smallest tag, or None."""
@@ -156,7 +158,7 @@ class Lane:
             tag, number, lane = heap[0]
             flow = lane.flow
             assert flow is not None
-            if not lane.count or lane.listed_at != tag:
+            if not lane.count or lane.number != number:
                 heappop(heap)
             elif flow.start != tag:
                 lane.listed_at = flow.start
@@ -169,10 +171,10 @@ class Lane:
         """List `lane` by the tag that its flow has now; `number` breaks ties."""
         if len(self.heap) > 2 * len(self.lanes) + STALE_SLACK:
             self.heap = [
-                entry for entry in self.heap if entry[2].count and entry[2].listed_at == entry[0]
+                entry for entry in self.heap if entry[2].count and entry[2].number == entry[1]
             ]
             heapify(self.heap)
         flow = lane.flow
         assert flow is not None
-        lane.listed_at = flow.start
+        lane.listed_at, lane.number = flow.start, number
         heappush(self.heap, (flow.start, number, lane))

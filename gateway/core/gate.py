@@ -90,12 +90,15 @@ class Gates:
                 return tier
         return last - 1
 
-    def closed_by(self, replica: Replica, tier: int, waiting: int, now: float) -> Closed | None:
+    def closed_by(
+        self, replica: Replica, tier: int, waiting: int, now: float, *, without: int = 0
+    ) -> Closed | None:
         """The first condition that shuts a usable replica to an ordinary request of `tier`.
 
-        `waiting` is the replica's own estimate of what waits inside the engine.
+        `waiting` is what is thought to wait inside the engine; `without`: sequences that are there
+        and are taken to be gone.
         """
-        occupied = replica.ledger.sequences + replica.foreign
+        occupied = replica.ledger.sequences + replica.foreign - without
         slots = replica.slots
         ceiling = self.ceilings[tier]
         if waiting or ceiling.queue_limit == 0:
@@ -111,7 +114,7 @@ class Gates:
                 return Closed.HEADROOM
         if replica.tpot_s is not None and replica.tpot_s > ceiling.tpot_s:
             is_idle = occupied < self.policy.min_inflight
-            if not is_idle and replica.tpot_over(ceiling.tpot_s, now):
+            if not is_idle and replica.tpot_over(ceiling.tpot_s, occupied, now):
                 return Closed.SPEED
         if occupied + 1 > self.limit(replica):
             return Closed.LIMIT

@@ -8,8 +8,8 @@ deficit bounds it: what overtook the first request may cost so much, then the fi
 from gateway.core.flows import Waiting
 from gateway.core.replica import Replica
 
-OVERTAKING_COST_MAX = 16_384.0
-"""Cost, in the policy's unit, that may overtake the first request of a user and class."""
+OVERTAKING_TOKENS_MAX = 16_384
+"""Tokens, predicted, that may overtake the first request of a user and class."""
 GROUPS_LOOKED_AT = 32
 """Groups of requests with a common first block that one choice looks at."""
 
@@ -19,7 +19,7 @@ def closest(first: Waiting, replica: Replica) -> Waiting | None:
     lane = first.lane
     if lane is None or not lane.groups or len(lane.groups) < 2:
         return None
-    if lane.overtaken >= OVERTAKING_COST_MAX:
+    if lane.overtaken >= OVERTAKING_TOKENS_MAX:
         return None
     best, most = None, replica.cache.cached_tokens(first.request.prefix)
     for looked, group in enumerate(lane.groups.values()):

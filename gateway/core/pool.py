@@ -210,7 +210,9 @@ class Pool:
         ):
             known = replica.open_tiers = self.gates.open_tiers(replica, now)
             replica.judged_at = now
-            if not known:
+            if known:
+                self.open[replica.name] = replica
+            else:
                 self.open.pop(replica.name, None)
         return known
 

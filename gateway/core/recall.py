@@ -67,10 +67,11 @@ def _for_higher_tier(
         for tier in waiting_tiers:
             if tier >= grant.tier:
                 break
-            left = max(0, replica.waiting - grant.slots)
-            is_shut = pool.gates.closed_by(replica, tier, replica.waiting, now) is Closed.QUEUE
-            opens = left < pool.gates.allowance(replica, tier, now)
-            if is_shut and opens and _is_asked_for(pool, tier, replica):
+            left, gates = max(0, replica.waiting - grant.slots), pool.gates
+            if gates.closed_by(replica, tier, replica.waiting, now) is not Closed.QUEUE:
+                continue
+            shut = gates.closed_by(replica, tier, left, now, without=grant.slots)
+            if shut is None and _is_asked_for(pool, tier, replica):
                 return grant, replica
     return None
 

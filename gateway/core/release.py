@@ -21,9 +21,9 @@ def fill(
     while pool.count and (choice := choose(pool, replicas, now)) is not None:
         waiting, lane = choice.waiting, choice.waiting.lane
         assert lane is not None
-        if pool.policy.within_user == "prefix":
+        if pool.policy.within_user == "prefix" and not waiting.request.is_continuation:
             is_first = lane.requests.first() is waiting
-            lane.overtaken = 0.0 if is_first else lane.overtaken + waiting.cost
+            lane.overtaken = 0 if is_first else lane.overtaken + waiting.kv_tokens
         expected_s = waiting.expected_s
         pool.take(waiting)
         state.room.leave(waiting)
@@ -109,13 +109,12 @@ def forward(state: State, pool: Pool, waiting: Waiting, *, now: float, out: list
 
 def take_back(state: State, pool: Pool, *, now: float, out: list[Decision]) -> None:
     """Recall one request that waits inside an engine, where that helps."""
-    if state.is_closed:
+    if state.is_closed or state.policy.release_at_once:
         return
     found = recall.wanted(pool, now)
     if found is None:
-        due_at = pool.recall_due_at
-        if due_at is not None and (state.wake_at is None or due_at < state.wake_at):
-            state.wake_at = None  # sooner than was asked for
+        if pool.recall_due_at is not None:
+            state.wake_by(pool.recall_due_at)
     else:
         grant, replica = found
         grant.is_recalled = grant.waiting.was_recalled = True

@@ -16,7 +16,7 @@ from gateway.core.kinds import Kind
 from gateway.core.ledger import Grant, Ledger
 from gateway.core.limiter import ConcurrencyLimit
 from gateway.core.messages import ReplicaReport
-from gateway.core.plain import finite, plain_report, report_of
+from gateway.core.plain import age_s, finite, instant_of, plain_report, report_of
 from gateway.core.rates import Mean, Rate
 
 FOREIGN_WINDOW = 3
@@ -33,6 +33,10 @@ ITL_TOKENS_MIN = 50
 """Fewer tokens than this say nothing of the speed."""
 PREFILL_TOKENS_MIN = 512
 """Shorter prompts measure overhead rather than the prefill rate."""
+LONG_PREFILL_TOKENS = 8_192
+"""A prompt this long slows the streams beside it so much that they say nothing of the batch."""
+GAUGES_LAG_S = 1.0
+"""An engine's counters may show what was so long ago."""
 PREFILL_TOKENS_PER_S = 8_000.0
 """Prefill rate until one is learnt: half of what an A100 does for a 7B model (Vidur profiles)."""
 STEP_S = 0.03
@@ -53,6 +57,7 @@ class Replica:
 
     __slots__ = (
         "_foreign_recent", "_foreign_seen", "_full_sightings", "_kv_share", "_last_prefill_end",
+        "_long_prefill_end", "_previous_sent_at",
         "_prefill_rate", "_previous", "_progress", "_progressed_at", "away", "busy_until", "cache",
         "configured_slots", "context_tokens", "foreign", "fresh_until", "has_queue",
         "is_draining", "is_lost",
@@ -60,7 +65,7 @@ class Replica:
         "kv_use_tokens_scraped", "learnt_slots", "ledger", "ledger_kv_at_scrape", "limit",
         "models", "name", "open_tiers", "proven_sequences", "recalled_at", "release_rate",
         "report", "reported_at", "reserved_for", "reserved_until", "round_trip_s", "scores",
-        "slots", "tpot_at", "tpot_s", "warm_from", "warm_until", "weight",
+        "slots", "tpot_at", "tpot_in_use", "tpot_s", "warm_from", "warm_until", "weight",
     )  # fmt: skip
 
     def __init__(self, name: str, *, tiers: int, blocks: int) -> None:
@@ -115,6 +120,8 @@ class Replica:
         self.ledger_kv_at_scrape = 0
         self.tpot_s: float | None = None
         self.tpot_at = 0.0
+        self.tpot_in_use = 0.0
+        """Sequences there when it was measured."""
         self.round_trip_s = 0.0
         self.limit = ConcurrencyLimit()
         self.cache = Cache(self.cache.limit)
@@ -131,6 +138,8 @@ class Replica:
         self._full_sightings: deque[int] = deque(maxlen=SLOTS_SIGHTINGS)
         self._prefill_rate = Mean(LEARNING_SHARE)
         self._last_prefill_end = 0.0
+        self._long_prefill_end = float("-inf")
+        self._previous_sent_at = 0.0
         self.slots: int | None = None
         """Sequences the engine can run at once; None while that is unknown."""
         self.count_slots()
@@ -196,9 +205,15 @@ class Replica:
         """Duration of one engine step: its TPOT, or a guess until one was seen."""
         return STEP_S if self.tpot_s is None else self.tpot_s
 
-    def tpot_over(self, limit_s: float, now: float) -> bool:
-        """Whether the TPOT exceeds `limit_s`, given that silence halves the excess."""
+    def tpot_over(self, limit_s: float, occupied: int, now: float) -> bool:
+        """Whether the TPOT exceeds `limit_s` with one more than `occupied` sequences there.
+
+        Silence halves the excess; and a sample is late, so it counts only while about as many run
+        as when it was taken: one that is slow for its batch is fast enough for a smaller one.
+        """
         if self.tpot_s is None or self.tpot_s <= limit_s:
+            return False
+        if (occupied + 1) * self.tpot_s <= self.tpot_in_use * limit_s:
             return False
         excess_s = self.tpot_s - limit_s
         silent_s = max(0.0, now - self.tpot_at)
@@ -210,6 +225,7 @@ class Replica:
         self.is_stale = True
         recent = sorted(self._foreign_recent)
         self.foreign = recent[int(FOREIGN_QUANTILE * (len(recent) - 1))] if recent else 0
+        self.scores = {}
 
     def take_report(
         self,
@@ -226,6 +242,7 @@ class Replica:
         Scrapes come every `interval_s`; `target_s` is the TPOT that the adaptive limit holds.
         """
         previous, self._previous = self._previous, report
+        since, self._previous_sent_at = self._previous_sent_at, sent_at
         self.report = report
         self.reported_at = now
         self.fresh_until = now + FRESH_INTERVALS * interval_s
@@ -235,8 +252,12 @@ class Replica:
         own = self.ledger.at(sent_at)
         self._take_load(report, None if own is None else own[0], now)
         self._take_kv(report, own)
-        if previous is not None:
-            self._learn_tpot(previous, report, now=now, target_s=target_s)
+        if previous is not None and self._is_prefilling_long(since):
+            pass  # those that decode beside a long prompt are slow, however few they are
+        elif previous is not None:
+            in_use = self.foreign + (self.ledger.in_flight if own is None else own[0])
+            if not self._learn_tpot(previous, report, in_use=in_use, now=now, target_s=target_s):
+                self._previous, self._previous_sent_at = previous, since
         self.count_slots()
 
     def take_tpot(
@@ -247,7 +268,7 @@ class Replica:
         `in_use`: sequences there, on average over its life.
         """
         if self.report is None or self.report.itl_count is None or self.is_stale:
-            self._set_tpot(tpot_s, now)
+            self._set_tpot(tpot_s, in_use, now)
             self.limit.sampled(tpot_s, tokens, in_use=in_use, target_s=target_s)
 
     def take_first_token(self, grant: Grant, now: float) -> None:
@@ -259,6 +280,8 @@ class Replica:
             if elapsed_s > 0.0:
                 self._prefill_rate.add(prompt_tokens / elapsed_s)
         self._last_prefill_end = now
+        if prompt_tokens >= LONG_PREFILL_TOKENS:
+            self._long_prefill_end = now
 
     def has_room_for(self, sequences: int) -> bool:
         """Whether the engine can begin with this many at once, as far as is known."""
@@ -298,6 +321,9 @@ class Replica:
             "kv_share": self._kv_share.value,
             "prefill_rate": self._prefill_rate.value,
             "last_prefill_age_s": now - self._last_prefill_end,
+            "long_prefill_age_s": age_s(self._long_prefill_end, now),
+            "previous_sent_age_s": now - self._previous_sent_at,
+            "tpot_in_use": self.tpot_in_use,
             "previous": plain_report(self._previous),
             "progress": finite(self._progress),
             "progressed_age_s": now - self._progressed_at,
@@ -311,6 +337,9 @@ class Replica:
         self._kv_share.value = data["kv_share"]
         self._prefill_rate.value = data["prefill_rate"]
         self._last_prefill_end = now - data["last_prefill_age_s"]
+        self._long_prefill_end = instant_of(data["long_prefill_age_s"], now)
+        self._previous_sent_at = now - data["previous_sent_age_s"]
+        self.tpot_in_use = data["tpot_in_use"]
         self._previous = report_of(data["previous"])
         self._progress = -1.0 if data["progress"] is None else float(data["progress"])
         self._progressed_at = now - data["progressed_age_s"]
@@ -366,25 +395,38 @@ class Replica:
             seen = max(self._full_sightings)
             self.learnt_slots = max(self.learnt_slots or 0, seen)
 
+    def _is_prefilling_long(self, since: float) -> bool:
+        """Whether a long prompt was computed at any time since the scrape of that instant."""
+        if since < self._long_prefill_end + GAUGES_LAG_S:
+            return True
+        return any(
+            grant.prefill_tokens >= LONG_PREFILL_TOKENS for grant in self.ledger.unstarted.values()
+        )
+
     def _learn_tpot(
-        self, previous: ReplicaReport, report: ReplicaReport, *, now: float, target_s: float
-    ) -> None:
+        self,
+        previous: ReplicaReport,
+        report: ReplicaReport,
+        *,
+        in_use: float,
+        now: float,
+        target_s: float,
+    ) -> bool:
+        """Take in the speed between two scrapes; False: too few tokens, let them add up."""
         if (
             report.itl_count is None
             or previous.itl_count is None
             or report.itl_sum_s is None
             or previous.itl_sum_s is None
         ):
-            return
+            return True
         tokens = report.itl_count - previous.itl_count
         if tokens >= ITL_TOKENS_MIN:
             tpot_s = (report.itl_sum_s - previous.itl_sum_s) / tokens
-            self._set_tpot(tpot_s, now)
-            self.limit.sampled(tpot_s, tokens, in_use=self.occupied, target_s=target_s)
-        else:
-            # Too few to judge: keep the older scrape as the base, so that they add up.
-            self._previous = previous if tokens >= 0 else report
+            self._set_tpot(tpot_s, in_use, now)
+            self.limit.sampled(tpot_s, tokens, in_use=in_use, target_s=target_s)
+        return not 0 <= tokens < ITL_TOKENS_MIN
 
-    def _set_tpot(self, tpot_s: float, now: float) -> None:
+    def _set_tpot(self, tpot_s: float, in_use: float, now: float) -> None:
         self.tpot_s = max(0.0, tpot_s)
-        self.tpot_at = now
+        self.tpot_at, self.tpot_in_use = now, in_use

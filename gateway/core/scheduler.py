@@ -5,6 +5,7 @@ gateway, a simulator and a cluster's leader can all run the same object. Each ev
 replicas, and only those are looked at again.
 """
 
+from math import inf
 from typing import assert_never
 
 from gateway.core import admission, arrival, change, endings, fleet
@@ -81,7 +82,9 @@ class Scheduler(State):
                 change.woke(self, now=now, out=out)
             case _:
                 assert_never(event)
-        if self.wake_at is None or self.wake_at <= now:
+        if (self.room.requests or self.due_at < inf) and (
+            self.wake_at is None or self.wake_at <= now
+        ):
             self._ask_to_wake(now, out)
         return out
 
@@ -99,15 +102,11 @@ class Scheduler(State):
         return in_line, admission.wait_s(pool, in_line, now)
 
     def _ask_to_wake(self, now: float, out: list[Decision]) -> None:
-        at = None
-        if self.room.requests:
-            first = self.room.deadlines.first()
-            assert first is not None, "something waits"
-            at = min(first.deadline, now + RECHECK_S)
-        for pool in self.pools:
-            due_at = pool.recall_due_at
-            if due_at is not None and not self.is_closed and (at is None or due_at < at):
-                at = due_at
-        if at is not None:
-            self.wake_at = at
-            out.append(WakeWanted(at))
+        at = self.due_at
+        first = self.room.deadlines.first() if self.room.requests else None
+        if first is not None:
+            at = min(at, first.deadline, now + RECHECK_S)
+        if at == self.due_at:
+            self.due_at = inf
+        self.wake_at = at
+        out.append(WakeWanted(at))

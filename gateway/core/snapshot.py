@@ -12,7 +12,7 @@ What travels between processes and where it is kept is not known here.
 import json
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 from gateway.core.flows import Waiting
@@ -58,6 +58,9 @@ def snapshot(state: State, now: float) -> dict[str, Any]:
         "tiers": [tier.name for tier in state.policy.tiers],
         "sequence": state.sequence,
         "is_closed": state.is_closed,
+        "wake_age_s": age_s(
+            state.due_at if state.wake_at is None else min(state.due_at, state.wake_at), now
+        ),
         "predictor": state.predictor.snapshot(),
         "replicas": [plain_replica(each, now) for each in state.replicas.values()],
         "reserved": [
@@ -160,6 +163,8 @@ class _Restoring:
         self._index()
         if sum(pool.count for pool in self.scheduler.pools) != len(line):
             raise ValueError("something waits in no pool")
+        due_at = instant_of(data["wake_age_s"], now, never=inf)
+        self.scheduler.due_at = due_at if due_at > now else inf
         first = self.scheduler.room.deadlines.first()
         if first is not None:
             self.scheduler.wake_at = min(first.deadline, now)

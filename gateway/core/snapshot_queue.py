@@ -55,7 +55,6 @@ def plain_queue(queue: FairQueue, kinds: KindTable, now: float) -> dict[str, Any
         "classes": [
             {
                 "kind": kinds.number_of(kind),
-                "heap": _plain_heap(root),
                 "tenants": [_plain_lane(lane, now) for lane in root.lanes.values()],
             }
             for kind, root in queue.classes.items()
@@ -66,12 +65,11 @@ def plain_queue(queue: FairQueue, kinds: KindTable, now: float) -> dict[str, Any
 def _plain_lane(tenant: Lane, now: float) -> dict[str, Any]:
     return {
         "name": _name_of(tenant),
-        "listed_at": tenant.listed_at,
-        "heap": _plain_heap(tenant),
+        "listed": [tenant.listed_at, tenant.number],
         "users": [
             {
                 "name": _name_of(lane),
-                "listed_at": lane.listed_at,
+                "listed": [lane.listed_at, lane.number],
                 "last": None if lane.last is None else [now - lane.last.key, lane.last.sequence],
                 "groups": None if lane.groups is None else list(lane.groups),
                 "overtaken": lane.overtaken,
@@ -79,15 +77,6 @@ def _plain_lane(tenant: Lane, now: float) -> dict[str, Any]:
             for lane in tenant.lanes.values()
         ],
     }
-
-
-def _plain_heap(parent: Lane) -> list[list[Any]]:
-    """Where its lanes are listed; entries of lanes that are gone can never count again."""
-    return [
-        [tag, number, _name_of(lane)]
-        for tag, number, lane in parent.heap
-        if lane.flow is not None and parent.lanes.get(lane.flow) is lane
-    ]
 
 
 def _name_of(lane: Lane) -> str:
@@ -119,30 +108,32 @@ def restore_queue(queue: FairQueue, data: Mapping[str, Any], known: Known) -> No
         kind = known.kinds[plain["kind"]]
         root = roots[kind] = queue.classes[kind]
         tenants = {_name_of(lane): lane for lane in root.lanes.values()}
-        _restore_heap(root, plain["heap"], tenants)
         for plain_tenant in plain["tenants"]:
-            _restore_lane(tenants[plain_tenant["name"]], plain_tenant, known)
+            tenant_lane = tenants[plain_tenant["name"]]
+            tenant_lane.listed_at, tenant_lane.number = plain_tenant["listed"]
+            _restore_users(tenant_lane, plain_tenant["users"], known)
+        _list(root)
     if len(roots) != len(queue.classes):
         raise ValueError("not a snapshot: something waits in a class that no queue lists")
     queue.classes = roots
     queue.restore(data["book"])
 
 
-def _restore_lane(tenant: Lane, data: Mapping[str, Any], known: Known) -> None:
-    tenant.listed_at = data["listed_at"]
-    users = {_name_of(lane): lane for lane in tenant.lanes.values()}
-    _restore_heap(tenant, data["heap"], users)
-    for plain in data["users"]:
-        lane = users[plain["name"]]
-        lane.listed_at = plain["listed_at"]
+def _restore_users(tenant: Lane, data: Sequence[Mapping[str, Any]], known: Known) -> None:
+    lanes = {_name_of(lane): lane for lane in tenant.lanes.values()}
+    for plain in data:
+        lane = lanes[plain["name"]]
+        lane.listed_at, lane.number = plain["listed"]
         lane.last = None if plain["last"] is None else known.request(*plain["last"])
         lane.overtaken = plain["overtaken"]
         if lane.groups is not None:
             lane.groups = {first: lane.groups[first] for first in plain["groups"]}
+    _list(tenant)
 
 
-def _restore_heap(parent: Lane, data: Sequence[Sequence[Any]], lanes: Mapping[str, Lane]) -> None:
-    parent.heap = [(float(tag), int(number), lanes[name]) for tag, number, name in data]
+def _list(parent: Lane) -> None:
+    """List its lanes anew by the tags and numbers that they have."""
+    parent.heap = [(lane.listed_at, lane.number, lane) for lane in parent.lanes.values()]
     heapify(parent.heap)
 
 

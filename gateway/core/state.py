@@ -4,6 +4,8 @@ Nothing is decided here. Each step leaves the queues, the room, the ledgers and 
 agreement; `invariants.check` derives all of them again.
 """
 
+from math import inf
+
 from gateway.core.flows import Waiting
 from gateway.core.ledger import Grant
 from gateway.core.policy import Policy
@@ -32,6 +34,8 @@ class State:
         """Number of the last request, or of its last stay in the queue."""
         self.wake_at: float | None = None
         """Instant of the last `WakeWanted` that has not come yet."""
+        self.due_at = inf
+        """When to look again, whatever else happens."""
 
     @property
     def waiting(self) -> dict[str, Waiting]:
@@ -54,7 +58,7 @@ class State:
         pool.push(waiting)
         self.room.enter(waiting)
         if self.wake_at is not None and waiting.deadline < self.wake_at:
-            self.wake_at = None  # sooner than was asked for
+            self.wake_by(waiting.deadline)
 
     def dequeue(self, waiting: Waiting) -> Pool:
         """A request stops waiting without having been released; returns its pool."""
@@ -62,6 +66,12 @@ class State:
         pool.remove(waiting)
         self.room.leave(waiting)
         return pool
+
+    def wake_by(self, instant: float) -> None:
+        """Something is due at `instant`: ask to be woken, if that is sooner than was asked for."""
+        self.due_at = min(self.due_at, instant)
+        if self.wake_at is not None and instant < self.wake_at:
+            self.wake_at = None
 
     def charge(self, grant: Grant, cost_now: float) -> None:
         """Let the grant's flow have been charged `cost_now`, neither more nor less."""

@@ -14,7 +14,7 @@ from dataclasses import is_dataclass, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from gateway.core.flows import Flow
@@ -227,6 +227,9 @@ class Life:
             )  # fmt: skip
             self.first.handle(Arrived(one), self.now)
             self.first.handle(Cancelled(one.id), self.now)
+        for forecast in (each for pool in self.first.pools for each in pool.forecasts):
+            for waited_s in range(20):
+                forecast.add(10.0, float(waited_s))
         adopted = Adopted(request=replace(self.request(), model="z"), replica="s1")
         for event in (adopted, ReplicaRemoved("s1")):
             self.first.handle(event, self.now)
@@ -269,7 +272,7 @@ OFFSETS = st.integers(-int(4_000 * GRID), int(1e6 * GRID)).map(lambda ticks: tic
 
 @pytest.mark.parametrize("name", POLICIES)
 @given(seed=st.integers(0, 1 << 32), before=st.integers(0, 250), offset=OFFSETS)
-@settings(max_examples=25)
+@settings(max_examples=20, phases=(Phase.generate,))  # a seed does not shrink
 def test_a_restored_scheduler_decides_as_the_first_would_have(
     name: str, seed: int, before: int, offset: float
 ) -> None:
@@ -294,7 +297,7 @@ def test_a_restored_scheduler_gives_the_same_snapshot(name: str) -> None:
             again = snapshot(
                 restore(life.first.policy, taken, life.now + offset), life.now + offset
             )
-            for part in taken.keys() - {"checksum"}:  # of figures that may be rounded
+            for part in taken.keys() - {"checksum", "wake_age_s"}:  # rounded figures; due at once
                 assert close(again[part], taken[part]), f"{part}, seed {seed}, {offset} s ahead"
 
 
@@ -304,6 +307,7 @@ DERIVED = {
     "FairQueue._head_costs": "worked out from what waits, whenever that changes",
     "Replica.away": "worked out from the slots and the pool's shares, whenever these change",
     "Scheduler.wake_at": "due at once: whoever restores has asked for nothing yet",
+    "Scheduler.due_at": "the same, with what was asked for last",
     "KeyedHeap._entries": "compared as the order in which its items come out",
     "KeyedHeap._sequence": "numbers only break ties, and the order of those is compared",
     "Pool._serving": "made from the models of the replicas, as every regrouping does",
@@ -312,7 +316,7 @@ DERIVED = {
 
 UNORDERED = frozenset(
     """WaitingRoom.by_tenant WaitingRoom.by_user Flow.lanes Lane.lanes FairQueue.front
-    Elders._by_kind Replica.scores""".split()
+    Elders._by_kind Replica.scores Scheduler.pool_by_model""".split()
 )
 """Mappings that are only looked up, so that the order of their keys decides nothing."""
 
@@ -408,7 +412,9 @@ class Walk:
         if name == "WaitHeap.entries":
             return sorted(entry for entry in value if entry[3].ticket == entry[2])
         if name == "Lane.heap":
-            return sorted(entry for entry in value if thing.lanes.get(entry[2].flow) is entry[2])
+            return sorted(
+                entry for entry in value if entry[2].number == entry[1] and entry[2].count
+            )
         if name == "KeyedHeap._live":
             return [(each, thing.key_of(each)) for each in thing.in_order()]
         if name == "FairQueue._heavy" and value is not None:

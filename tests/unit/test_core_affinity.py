@@ -3,7 +3,6 @@
 from typing import Any
 
 from gateway.core.affinity import HOLDERS_MAX, Cache, Holders, Recent, Ties
-from gateway.core.locality import GROUPS_LOOKED_AT, OVERTAKING_COST_MAX
 from gateway.core.messages import PREFIX_BLOCK_TOKENS
 from gateway.core.policy import Affinity, Bounds
 from tests.support.parts import a_request
@@ -208,72 +207,6 @@ def test_prompts_that_are_cached_pass_the_prefill_gate_together() -> None:
     assert script.known().ledger.unstarted_prompt_tokens == 0
     cold = Play(one_tier()).replica("r", slots=16).crowd("q", 16, prompt_tokens=6_400)
     assert len(cold.running) == 1
-
-
-# --- inside one user: within_user = prefix ----------------------------------------------------
-
-
-def shared(first: tuple[int, ...] = (1, 2)) -> Play:
-    """One slot, taken by a request with blocks `first`, which stay in its cache."""
-    script = Play(one_tier(within_user="prefix", cost="tokens")).replica("r", slots=1)
-    return script.arrive("held", prefix=first, prompt_tokens=TWO_BLOCKS)
-
-
-def test_of_one_users_requests_the_cached_one_goes_first() -> None:
-    """The engine would throw the blocks away and compute them again a moment later."""
-    script = shared().arrive("cold", prefix=(8, 9)).arrive("warm", prefix=(1, 2))
-    script.finish("held").expect_granted("warm").finish("warm").expect_granted("cold")
-
-
-def test_the_longest_cached_prefix_wins() -> None:
-    """One block in common saves little."""
-    script = shared((1, 2, 3)).arrive("none", prefix=(8,)).arrive("one", prefix=(1, 7))
-    script.finish("held").expect_granted("one")
-    script = shared((1, 2, 3)).arrive("one", prefix=(1, 7)).arrive("three", prefix=(1, 2, 3))
-    # Both begin with one block, and so are one group: its first stands for it.
-    script.finish("held").expect_granted("one")
-
-
-def test_a_cached_prefix_overtakes_nobody_elses_request() -> None:
-    """Caching is the user's own gain; the others must not pay for it."""
-    script = shared().arrive("other", user="v", prefix=(8, 9))
-    script.arrive("warm", prefix=(1, 2)).finish("held").expect_granted("other")
-
-
-def test_what_a_cached_prefix_may_overtake_is_bounded() -> None:
-    """One conversation would hold back the others of its user for ever."""
-    script = shared().arrive("cold", prefix=(8, 9), prompt_tokens=TWO_BLOCKS)
-    tokens = round(OVERTAKING_COST_MAX / 4) - 2
-    chat: dict[str, Any] = {"prefix": (1, 2), "prompt_tokens": tokens, "output_tokens_max": 1}
-    script.crowd("warm", 9, **chat)
-    script.serve(9)
-    assert script.order.index("cold") == 1 + 4
-    assert script.order[1:5] == ["warm0", "warm1", "warm2", "warm3"]
-
-
-def test_when_the_first_went_the_account_of_overtaking_starts_anew() -> None:
-    """Each request waits for its own overtakers, not for yesterday's."""
-    script = shared().crowd("cold", 2, prefix=(8, 9))
-    script.crowd("warm", 3, prefix=(1, 2)).arrive("later", prefix=(5,))
-    script.serve(3)
-    assert script.order[1:4] == ["warm0", "warm1", "warm2"]
-    lane = script.scheduler.waiting["cold0"].lane
-    assert lane is not None
-    assert lane.overtaken > 0
-    script.serve(1).expect_granted("cold0")
-    assert lane.overtaken == 0.0
-
-
-def test_only_so_many_conversations_are_looked_at() -> None:
-    """A user with ten thousand prompts must not cost the others the scheduler's time."""
-    script = shared().crowd("cold", 1, prefix=(100,))
-    for number in range(GROUPS_LOOKED_AT):
-        script.arrive(f"c{number}", prefix=(200 + number,))
-    script.arrive("warm", prefix=(1, 2)).finish("held").expect_granted("cold0")
-    script = shared().crowd("cold", 1, prefix=(100,))
-    for number in range(GROUPS_LOOKED_AT - 2):
-        script.arrive(f"c{number}", prefix=(200 + number,))
-    script.arrive("warm", prefix=(1, 2)).finish("held").expect_granted("warm")
 
 
 def test_a_cached_request_that_does_not_fit_overtakes_nobody() -> None:

@@ -83,7 +83,7 @@ def test_a_request_that_is_not_here_has_no_explanation() -> None:
 
 
 def test_of_a_granted_request_the_replica_and_its_wait_are_told() -> None:
-    """ "Why does it hang?" begins with: it does not wait here at all."""
+    """Who asks why it hangs must hear that it does not wait here at all."""
     scheduler = after(ONE, *full("w"), (4.0, Finished("run1", Outcome.DONE)))
     explanation = told(scheduler, "w", 9.0)
     assert (explanation.state, explanation.granted_on) == ("granted", "r")
@@ -175,7 +175,7 @@ def test_what_waits_in_the_tiers_above_is_counted() -> None:
 def test_a_request_that_may_go_for_its_age_is_judged_as_tier_0() -> None:
     """The gate of its own tier would be shown, which no longer counts."""
     policy = replace(POLICY, ageing=Ageing(after_s=5.0), headroom_max=0.5, lend=False)
-    story = [(0.0, found()), (0.0, asked("run", 0.0)), (0.0, asked("low", 0.0, tier=1))]
+    story: Story = [(0.0, found()), (0.0, asked("run", 0.0)), (0.0, asked("low", 0.0, tier=1))]
     young = told(after(policy, *story), "low", 1.0)
     assert (young.is_aged, young.replicas[0].closed_by) == (False, Closed.HEADROOM)
     old = told(after(policy, *story), "low", 6.0)
@@ -329,7 +329,7 @@ def test_the_gate_that_is_told_is_the_one_that_keeps_it_out(shut: Closed) -> Non
 
 @pytest.mark.parametrize("shut", list(Closed))
 def test_a_verdict_of_nothing_means_that_it_goes(shut: Closed) -> None:
-    """ "Nothing keeps it" beside a request that stays would be the worst of all answers."""
+    """That nothing keeps a request that stays would be the worst of all answers."""
     policy, story, now, _ = CASES[shut]()
     scheduler = after(policy, *story)
     for quarters in range(300):
@@ -348,7 +348,7 @@ def test_a_verdict_of_nothing_means_that_it_goes(shut: Closed) -> None:
 
 
 def test_the_figures_beside_the_verdict_are_those_it_was_judged_by() -> None:
-    """ "Full" without "2 of 2" cannot be checked against what the engine says."""
+    """A verdict without figures cannot be checked against what the engine says."""
     policy, story, now, _ = queues()
     full_one = told(after(policy, *story), "w", now).replicas[0]
     assert (full_one.occupied, full_one.slots, full_one.waiting, full_one.allowance) == (2, 2, 0, 0)
@@ -386,12 +386,11 @@ def test_explaining_changes_nothing_even_when_the_hold_of_a_tier_has_run_out() -
 
 def test_a_stale_replica_is_judged_as_it_will_be() -> None:
     """The load of others seen last would be shown, though it is no longer believed."""
-    story: Story = [(0.0, found()), *(reported(n / 4, running=2, waiting=0) for n in range(6))]
-    story += [reported(1.5, running=2, waiting=0, iterations=1.0), (1.5, asked("w", 1.5))]
-    scheduler = after(ONE, *story)
-    assert told(scheduler, "w", 1.75).replicas[0].foreign == 2
-    last = told(scheduler, "w", 60.0).replicas[0]
-    decisions = scheduler.handle(Woke(), 60.0)
-    went = any(isinstance(each, Granted) for each in decisions)
-    assert (last.closed_by is None) == went
-    assert last.foreign == scheduler.replicas["r"].foreign
+    story: Story = [(0.0, found()), *(reported(n / 64, running=0, waiting=0) for n in range(61))]
+    story += [reported(1.0 + n / 4, running=2, waiting=0) for n in range(3)]
+    scheduler = after(ONE, *story, (1.75, asked("w", 1.75)))
+    assert told(scheduler, "w", 1.75).replicas[0].closed_by == Closed.QUEUE
+    late = told(scheduler, "w", 60.0).replicas[0]
+    went = any(isinstance(each, Granted) for each in scheduler.handle(Woke(), 60.0))
+    assert (late.closed_by is None) == went
+    assert late.foreign == scheduler.replicas["r"].foreign

@@ -257,7 +257,7 @@ def test_the_speed_gate_never_closes_an_empty_replica() -> None:
 
 def test_min_inflight_keeps_that_many_running_on_a_slow_replica() -> None:
     """An operator who knows the hardware to be slow says so."""
-    policy = one_tier(tiers=(Tier(name="x", patience_s=1e6),), min_inflight=3, limiter="static")
+    policy = one_tier(tiers=(Tier(name="x", patience_s=1e6),), min_inflight=3)
     script = Play(policy).replica("r", slots=8)
     script.arrive("a").finish("a", tpot_s=9.0).arrive_many("b", 5)
     assert len(script.running) == 3

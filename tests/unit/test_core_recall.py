@@ -207,6 +207,14 @@ def test_a_pool_is_looked_at_every_fifty_milliseconds() -> None:
     assert script.recalls == [("queued", "r")]
 
 
+def test_a_look_that_came_too_soon_is_made_up_for() -> None:
+    """Nobody waits at the gateway, so that nothing else would happen for seconds."""
+    script = uneven(ended=0)
+    script.pool().recall_checked_at = script.now
+    assert script.finish("s0").recalls == []
+    assert script.advance(0.06).recalls == [("q", "r")]
+
+
 def test_nothing_is_taken_back_once_the_gateway_closes() -> None:
     """What runs is left alone: taken back now, it could only be refused."""
     assert uneven(ended=0).close().finish("s0", "s1", "s2").recalls == []

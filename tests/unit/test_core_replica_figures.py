@@ -195,22 +195,35 @@ def test_a_blind_scrape_is_one_that_sees_nothing_though_something_was_there() ->
 # --- speed ------------------------------------------------------------------------------------
 
 
+def slow(tpot_s: float, *, in_use: int = 1, now: float = 0.0) -> Replica:
+    """One stream measured that speed while so many sequences ran."""
+    replica = a_replica()
+    replica.take_tpot(tpot_s, 10, in_use=in_use, now=now, target_s=1.0)
+    return replica
+
+
 def test_a_speed_within_the_limit_is_never_over_it() -> None:
     """The gate may not shut a replica that keeps its promise."""
-    replica = a_replica()
-    assert not replica.tpot_over(0.1, 0.0)
-    replica.tpot_s = 0.1
-    assert not replica.tpot_over(0.1, 0.0)
-    replica.tpot_s = 0.1021
-    assert replica.tpot_over(0.1, 0.0)
+    assert not a_replica().tpot_over(0.1, 9, 0.0)
+    assert not slow(0.1).tpot_over(0.1, 9, 0.0)
+    assert not slow(0.1019).tpot_over(0.1, 9, 0.0)
+    assert slow(0.1021).tpot_over(0.1, 9, 0.0)
 
 
 def test_the_excess_halves_every_five_silent_seconds() -> None:
     """A gate that was shut by one slow moment would never see another sample."""
-    replica = a_replica()
-    replica.take_tpot(0.164, 10, in_use=1, now=10.0, target_s=1.0)
-    assert [replica.tpot_over(0.1, 10.0 + s) for s in (0.0, 24.9, 25.1)] == [True, True, False]
-    assert replica.tpot_over(0.1, 0.0)
+    replica = slow(0.164, now=10.0)
+    over = [replica.tpot_over(0.1, 9, 10.0 + s) for s in (0.0, 24.9, 25.1)]
+    assert over == [True, True, False]
+    assert replica.tpot_over(0.1, 9, 0.0)
+
+
+def test_one_that_is_slow_for_its_batch_is_fast_enough_for_a_smaller_one() -> None:
+    """The sample is of a moment ago; half of the batch has ended since."""
+    replica = slow(0.2, in_use=10)
+    assert [replica.tpot_over(0.1, there, 0.0) for there in (3, 4, 5, 9)] == [
+        False, False, True, True,
+    ]  # fmt: skip
 
 
 def test_a_step_is_the_time_per_token_or_a_guess() -> None:
