@@ -40,9 +40,9 @@ def victim_of_tenant(pools: Iterable[Pool], tenant: str) -> Waiting | None:
         for rank, queue in enumerate(pool.queues)
         if tenant in queue.tenants
         for user in queue.tenants[tenant].users.values()
-        if user.count
+        if newest(user) is not None
     ]
-    return newest(max(backlogged, key=lambda each: each[:2])[2])
+    return newest(max(backlogged, key=lambda each: each[:2])[2]) if backlogged else None
 
 
 def newest(user: Flow) -> Waiting | None:

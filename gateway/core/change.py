@@ -53,6 +53,7 @@ def woke(state: State, *, now: float, out: list[Decision]) -> None:
     state.wake_at = None
     expire(state, now=now, out=out)
     for replica in state.replicas.values():
+        replica.pass_time(now)
         if replica.report is None or now >= replica.fresh_until:
             replica.start_plain(now, queued=0)
     fill_all(state, now=now, out=out)

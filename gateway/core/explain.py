@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from gateway.core import admission
 from gateway.core.flows import Flow, Waiting
-from gateway.core.gate import Closed
+from gateway.core.gate import Closed, Gates
 from gateway.core.pool import Pool
 from gateway.core.replica import Replica
+from gateway.core.reservation import is_held
 from gateway.core.state import State
 
 AHEAD_SHOWN = 5
@@ -105,7 +106,8 @@ def explain(state: State, request_id: str, now: float) -> Explanation | None:
             waited_s=max(0.0, granted[0].granted_at - request.arrived_at),
         )  # fmt: skip
     pool = state.pool_by_model[request.model]
-    pool.refresh_if_due(now)
+    gates = Gates(pool.policy)
+    gates.reserved = pool.reserved_at(now)
     position = admission.position(pool, waiting)
     flows = _flows_ahead(pool, waiting)
     is_owed = pool.floors.is_owed(request.tier, waiting.cost)
@@ -121,7 +123,7 @@ def explain(state: State, request_id: str, now: float) -> Explanation | None:
         is_floor_owed=is_owed, is_aged=is_aged,
         tiers_ahead=sum(queue.count for queue in pool.queues[: request.tier]),
         replicas=tuple(
-            _verdict(pool, waiting, pool.replicas[each], tier=judged_as, now=now)
+            _verdict(gates, waiting, pool.replicas[each], tier=judged_as, now=now)
             for each in sorted(pool.replicas)
         ),
     )  # fmt: skip
@@ -159,11 +161,13 @@ def _flows_ahead(pool: Pool, waiting: Waiting) -> list[FlowTags]:
 
 def closed_by(pool: Pool, waiting: Waiting, replica: Replica, now: float) -> Closed | None:
     """What keeps `waiting`, in its own tier, off `replica`; None: nothing."""
-    return _closed_by(pool, waiting, replica, tier=waiting.request.tier, now=now)
+    gates = Gates(pool.policy)
+    gates.reserved = pool.reserved_at(now)
+    return _closed_by(gates, waiting, replica, tier=waiting.request.tier, now=now)
 
 
 def _closed_by(
-    pool: Pool, waiting: Waiting, replica: Replica, *, tier: int, now: float
+    gates: Gates, waiting: Waiting, replica: Replica, *, tier: int, now: float
 ) -> Closed | None:
     if not replica.is_usable:
         return Closed.UNUSABLE
@@ -171,27 +175,35 @@ def _closed_by(
         return Closed.ELSEWHERE
     if now < replica.busy_until:
         return Closed.BUSY
-    if replica.reserved_for is not None and replica.reserved_for is not waiting:
+    if replica.reserved_for not in {None, waiting} and is_held(replica, now):
         return Closed.RESERVED
     if waiting.kind.decodes:
+        gone = _foreign_gone(replica, now)
+        queued = max(0, replica.waiting - max(0, gone))
         for rank in range(tier + 1):  # ceilings never rise: a gate above it shuts its own too
-            shut = pool.gates.closed_by(replica, rank, replica.waiting, now)
+            shut = gates.closed_by(replica, rank, queued, now, without=gone)
             if shut is not None:
                 return shut
-    return pool.gates.unfit_by(waiting, replica, tier, now)
+    return gates.unfit_by(waiting, replica, tier, now)
+
+
+def _foreign_gone(replica: Replica, now: float) -> int:
+    """Foreign sequences that will not be believed in once the last report is known as stale."""
+    is_stale = not replica.is_stale and now >= replica.fresh_until
+    return replica.foreign - replica.foreign_lately() if is_stale else 0
 
 
 def _verdict(
-    pool: Pool, waiting: Waiting, replica: Replica, *, tier: int, now: float
+    gates: Gates, waiting: Waiting, replica: Replica, *, tier: int, now: float
 ) -> ReplicaVerdict:
-    gates, ceiling, slots = pool.gates, pool.gates.ceilings[tier], replica.slots
-    shut = _closed_by(pool, waiting, replica, tier=tier, now=now)
+    ceiling, slots, gone = gates.ceilings[tier], replica.slots, _foreign_gone(replica, now)
+    shut = _closed_by(gates, waiting, replica, tier=tier, now=now)
     limit = gates.limit(replica)
     return ReplicaVerdict(
         replica=replica.name,
         closed_by=None if shut is None else shut.value,
-        occupied=replica.occupied,
-        foreign=replica.foreign,
+        occupied=replica.occupied - gone,
+        foreign=replica.foreign - gone,
         slots=slots,
         waiting=replica.waiting,
         allowance=gates.allowance(replica, tier, now),

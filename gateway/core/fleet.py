@@ -57,6 +57,7 @@ def reported(state: State, event: ReplicaReported, *, now: float, out: list[Deci
     replica = state.replicas.get(event.replica)
     if replica is None or replica.is_lost:
         return
+    replica.pass_time(now)
     replica.take_report(
         event.report,
         sent_at=event.sent_at,

@@ -172,7 +172,8 @@ class Gates:
 
     def away(self, replica: Replica, slots: int) -> tuple[int, ...]:
         """Slots kept from each tier: rounded up, but every tier can use at least one."""
-        if replica.away is None:
+        if replica.away is None or replica.away_of is not self.reserved:
+            replica.away_of = self.reserved
             replica.away = tuple(
                 min(slots - 1, math.ceil(share * slots - ROUNDING)) for share in self.reserved
             )

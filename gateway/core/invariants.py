@@ -370,7 +370,8 @@ def _check_replica(replica: Replica, pool: Pool | None) -> None:
     for tier, score in kept.items():
         _same(score, freeness(replica, pool.headroom, tier), f"{what}: freeness")
     replica.scores = kept
-    if replica.away is not None and replica.slots is not None:
+    is_known = replica.away is not None and replica.away_of is pool.gates.reserved
+    if is_known and replica.slots is not None:
         away, replica.away = replica.away, None
         _same(away, pool.gates.away(replica, replica.slots), f"{what}: slots kept away")
     if replica.open_tiers is not None:

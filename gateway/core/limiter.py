@@ -32,7 +32,8 @@ few steps, with the same weights: on an affine curve the pair of means lies on t
 the estimate stays what it is. The averages are a step or two late, draining is later anyway.
 
 **Refusals** (busy answers) say that a wall exists and not where it will be tomorrow: additive
-increase, multiplicative decrease, in a ceiling of its own. If both moved one number, an engine that
+increase (with answers that end, and slowly with time), multiplicative decrease, in a ceiling of
+its own. If both moved one number, an engine that
 is fast up to the wall would be sent into it again every 50 tokens.
 
 **A limit once found stays finite.** Infinity means "nothing has shown that there is one", which is
@@ -58,6 +59,9 @@ CUT_MIN = 0.5
 BUSY_CUT = 0.9
 """After a refusal: the level that was refused is known exactly, unlike on a lossy network, and the
 next probe costs one request its trip, so a small retreat keeps 95 % of the room on average."""
+RECOVERY_PER_S = 0.25
+"""Sequences by which the ceiling rises each second whatever ends: an engine that said "busy" once,
+beside one long answer, must not be left with that answer alone until it is finished."""
 LIMIT_MIN = 1.0
 """Where even one sequence is too slow there is nothing left to gain by waiting."""
 
@@ -129,6 +133,12 @@ class ConcurrencyLimit:
         ceiling = self._ceiling
         if in_use > ceiling - 2.0:  # the whole part of the ceiling was in use until now
             self._ceiling = ceiling + 1.0 / ceiling
+            self.limit = min(self._speed, self._ceiling)
+
+    def rested(self, elapsed_s: float) -> None:
+        """So many seconds passed since the last time this was told."""
+        if self._ceiling < math.inf:
+            self._ceiling += elapsed_s * RECOVERY_PER_S
             self.limit = min(self._speed, self._ceiling)
 
     def snapshot(self) -> dict[str, float | None]:

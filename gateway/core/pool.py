@@ -227,20 +227,26 @@ class Pool:
 
     def refresh(self, now: float) -> None:
         """Settle which tiers are active, and so what is kept of each replica from the others."""
-        policy = self.policy
-        is_active, until = [], float("inf")
+        policy, until = self.policy, float("inf")
         for seen in self._last_seen:
-            held = seen is not None and now - seen <= policy.hold_s
-            is_active.append(held or not policy.lend)
-            if held and policy.lend and seen is not None:
+            if policy.lend and seen is not None and now - seen <= policy.hold_s:
                 until = min(until, seen + policy.hold_s + 1e-6)
         self._active_until = until
-        reserved = reserved_shares(self.headroom, is_active)
+        reserved = self.reserved_at(now)
         if reserved != self.gates.reserved:
             self.gates.reserved = reserved
-            for replica in self.replicas.values():
-                replica.away = None
             self.touch_all()
+
+    def reserved_at(self, now: float) -> tuple[float, ...]:
+        """Share of each replica, 0..1, kept from each tier for those above that are active."""
+        policy = self.policy
+        return reserved_shares(
+            self.headroom,
+            [
+                not policy.lend or (seen is not None and now - seen <= policy.hold_s)
+                for seen in self._last_seen
+            ],
+        )
 
     def refresh_if_due(self, now: float) -> None:
         """As `refresh`, when a tier's hold has run out."""

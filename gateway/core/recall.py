@@ -42,8 +42,8 @@ def wanted(pool: Pool, now: float) -> tuple[Grant, Replica] | None:
 
 
 def _has_queued(pool: Pool) -> bool:
-    """Whether something waits inside an engine, as far as its gates were judged."""
-    return any(each.has_queue and each.ledger.unstarted for each in pool.replicas.values())
+    """Whether something that may be recalled waits inside an engine."""
+    return any(each.ledger.unstarted and each.waiting for each in pool.replicas.values())
 
 
 def _recallable(replica: Replica) -> Iterator[Grant]:

@@ -39,6 +39,8 @@ GAUGES_LAG_S = 1.0
 """An engine's counters may show what was so long ago."""
 PREFILL_TOKENS_PER_S = 8_000.0
 """Prefill rate until one is learnt: half of what an A100 does for a 7B model (Vidur profiles)."""
+PREFILL_TOKENS_PER_S_MAX = 2 * PREFILL_TOKENS_PER_S
+"""What an engine is taken to have computed at most, until one is learnt."""
 STEP_S = 0.03
 """Engine step until one is learnt."""
 SPEED_HALVING_S = 5.0
@@ -57,15 +59,14 @@ class Replica:
 
     __slots__ = (
         "_foreign_recent", "_foreign_seen", "_full_sightings", "_kv_share", "_last_prefill_end",
-        "_long_prefill_end", "_previous_sent_at",
-        "_prefill_rate", "_previous", "_progress", "_progressed_at", "away", "busy_until", "cache",
-        "configured_slots", "context_tokens", "foreign", "fresh_until", "has_queue",
-        "is_draining", "is_lost",
+        "_long_prefill_end", "_passed_at", "_prefill_rate", "_previous", "_previous_sent_at",
+        "_progress", "_progressed_at", "away", "away_of", "busy_until", "cache", "configured_slots",
+        "context_tokens", "foreign", "fresh_until", "has_queue", "is_draining", "is_lost",
         "is_removed", "is_stale", "is_usable", "judged_at", "kv_capacity_tokens",
-        "kv_use_tokens_scraped", "learnt_slots", "ledger", "ledger_kv_at_scrape", "limit",
-        "models", "name", "open_tiers", "proven_sequences", "recalled_at", "release_rate",
-        "report", "reported_at", "reserved_for", "reserved_until", "round_trip_s", "scores",
-        "slots", "tpot_at", "tpot_in_use", "tpot_s", "warm_from", "warm_until", "weight",
+        "kv_use_tokens_scraped", "learnt_slots", "ledger", "ledger_kv_at_scrape", "limit", "models",
+        "name", "open_tiers", "proven_sequences", "recalled_at", "release_rate", "report",
+        "reported_at", "reserved_for", "reserved_until", "round_trip_s", "scores", "slots",
+        "tpot_at", "tpot_in_use", "tpot_s", "warm_from", "warm_until", "weight",
     )  # fmt: skip
 
     def __init__(self, name: str, *, tiers: int, blocks: int) -> None:
@@ -94,7 +95,8 @@ class Replica:
         self.scores: dict[int, float] = {}
         """Freeness by tier, as far as it was asked for since something changed."""
         self.away: tuple[int, ...] | None = None
-        """Slots kept from each tier for those above; None: to be computed."""
+        """Slots kept from each tier for those above, as of `away_of`; None: to be computed."""
+        self.away_of: tuple[float, ...] = ()
         self.release_rate = Rate(RELEASE_HALF_LIFE_S)
         self.cache = Cache(blocks)
         self.forget()
@@ -139,6 +141,7 @@ class Replica:
         self._prefill_rate = Mean(LEARNING_SHARE)
         self._last_prefill_end = 0.0
         self._long_prefill_end = float("-inf")
+        self._passed_at = 0.0
         self._previous_sent_at = 0.0
         self.slots: int | None = None
         """Sequences the engine can run at once; None while that is unknown."""
@@ -223,9 +226,13 @@ class Replica:
     def go_stale(self) -> None:
         """No report for too long: the ledger alone counts, less the foreign load seen lately."""
         self.is_stale = True
-        recent = sorted(self._foreign_recent)
-        self.foreign = recent[int(FOREIGN_QUANTILE * (len(recent) - 1))] if recent else 0
+        self.foreign = self.foreign_lately()
         self.scores = {}
+
+    def foreign_lately(self) -> int:
+        """The foreign load that few of the last scrapes exceeded."""
+        recent = sorted(self._foreign_recent)
+        return recent[int(FOREIGN_QUANTILE * (len(recent) - 1))] if recent else 0
 
     def take_report(
         self,
@@ -283,6 +290,11 @@ class Replica:
         if prompt_tokens >= LONG_PREFILL_TOKENS:
             self._long_prefill_end = now
 
+    def pass_time(self, now: float) -> None:
+        """What recovers by itself has recovered until `now`."""
+        self.limit.rested(max(0.0, now - self._passed_at))
+        self._passed_at = now
+
     def has_room_for(self, sequences: int) -> bool:
         """Whether the engine can begin with this many at once, as far as is known."""
         if self.waiting:
@@ -291,7 +303,11 @@ class Replica:
 
     def prefilled_share(self, grant: Grant, now: float) -> float:
         """Share of its prompt, 0..1, that the engine has probably computed for `grant`."""
-        expected_s = grant.prefill_tokens / self.prefill_rate
+        rate = self._prefill_rate.value
+        if rate is None:
+            # Not the usual guess: where it is too low, cancelling would be cheap prefill.
+            rate = PREFILL_TOKENS_PER_S_MAX
+        expected_s = grant.prefill_tokens / rate
         if grant.is_started or expected_s <= 0.0:
             return 1.0
         return min(1.0, (now - grant.granted_at) / expected_s)
@@ -324,6 +340,7 @@ class Replica:
             "long_prefill_age_s": age_s(self._long_prefill_end, now),
             "previous_sent_age_s": now - self._previous_sent_at,
             "tpot_in_use": self.tpot_in_use,
+            "passed_age_s": now - self._passed_at,
             "previous": plain_report(self._previous),
             "progress": finite(self._progress),
             "progressed_age_s": now - self._progressed_at,
@@ -340,6 +357,7 @@ class Replica:
         self._long_prefill_end = instant_of(data["long_prefill_age_s"], now)
         self._previous_sent_at = now - data["previous_sent_age_s"]
         self.tpot_in_use = data["tpot_in_use"]
+        self._passed_at = now - data["passed_age_s"]
         self._previous = report_of(data["previous"])
         self._progress = -1.0 if data["progress"] is None else float(data["progress"])
         self._progressed_at = now - data["progressed_age_s"]

@@ -30,13 +30,18 @@ def passed_over(pool: Pool, passed: Iterable[Waiting], now: float) -> None:
 def release(replica: Replica, now: float) -> None:
     """Let go of a reservation that has served its purpose, or never will."""
     waiting = replica.reserved_for
-    if waiting is None:
-        return
-    if waiting.ticket and replica.is_usable and now < replica.reserved_until:
-        return
-    replica.reserved_for = None
-    if waiting.ticket:
-        waiting.skipped_since = now
+    if waiting is not None and not is_held(replica, now):
+        replica.reserved_for = None
+        if waiting.ticket:
+            waiting.skipped_since = now
+
+
+def is_held(replica: Replica, now: float) -> bool:
+    """Whether a replica is still drained for a request that waits for it."""
+    waiting = replica.reserved_for
+    if waiting is None or not waiting.ticket:
+        return False
+    return replica.is_usable and now < replica.reserved_until
 
 
 def _reserve(pool: Pool, waiting: Waiting, now: float) -> None:

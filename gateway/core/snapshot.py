@@ -48,7 +48,8 @@ VERSION = 1
 def snapshot(state: State, now: float) -> dict[str, Any]:
     """The whole state at `now`, in dicts, lists, strings, finite numbers and None.
 
-    It shares nothing with `state` and changes nothing. O(everything): a few times a second at most.
+    It shares nothing with `state` and changes nothing. O(everything), some 50 us for each request:
+    for a standby every now and then, and for a restart, never on a hot path.
     """
     kinds = KindTable()
     data: dict[str, Any] = {

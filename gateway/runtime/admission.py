@@ -185,18 +185,6 @@ class Admission:
         self.finish(Outcome.CANCELLED)
         self._dispatcher.forget(self._request.id)
 
-    # Called by the block.
-
-    def wait_to_begin(self, task: "asyncio.Task[object]") -> None:
-        """From now on a recall cancels `task`."""
-        assert self._is_held, "only a grant can be recalled"
-        self._task = task
-
-    def wait_no_longer(self) -> bool:
-        """From now on a recall comes too late; returns whether one came in time."""
-        self._task = None
-        return self._is_recalled
-
 
 class Recallable:
     """One wait for an engine to begin: a recall cancels it, and comes out as RecalledError."""
@@ -211,7 +199,8 @@ class Recallable:
         self._cancelling = task.cancelling()
 
     def __enter__(self) -> None:
-        self._admission.wait_to_begin(self._task)
+        assert self._admission._is_held, "only a grant can be recalled"
+        self._admission._task = self._task
 
     def __exit__(
         self,
@@ -219,7 +208,8 @@ class Recallable:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if not self._admission.wait_no_longer():
+        self._admission._task = None
+        if not self._admission._is_recalled:
             return
         # As in asyncio.timeout: where somebody else cancels too, the task ends.
         if self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:

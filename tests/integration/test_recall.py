@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import httpx
@@ -92,24 +92,18 @@ class Scene:
 @asynccontextmanager
 async def scene(*slots: int, **overrides: object) -> AsyncIterator[Scene]:
     """A gateway before one engine for each number of `slots`."""
-    async with running_held_engine() as one, running_held_engine() as other:
-        engines = (one, other)[: len(slots)]
-        replicas = [
-            {"url": engine.url, "max_num_seqs": count}
-            for engine, count in zip(engines, slots, strict=True)
-        ]
-        async with (
-            running_gateway(*replicas, wait_ready=False, **overrides) as running,
-            client(running) as http,
-        ):
-            await eventually(lambda: len(running.gateway.scheduler.replicas) == len(slots))
-            stage = Scene(running, http, *engines)
-            try:
-                yield stage
-            finally:
-                for reply in stage.replies:
-                    reply.cancel()
-                await asyncio.gather(*stage.replies, return_exceptions=True)
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        engines = [await enter(running_held_engine(count)) for count in slots]
+        replicas = [{"url": engine.url, "max_num_seqs": engine.slots} for engine in engines]
+        running = await enter(running_gateway(*replicas, wait_ready=True, **overrides))
+        stage = Scene(running, await enter(client(running)), *engines)
+        try:
+            yield stage
+        finally:
+            for reply in stage.replies:
+                reply.cancel()
+            await asyncio.gather(*stage.replies, return_exceptions=True)
 
 
 async def answer(held: Held, *, streams: bool = True) -> None:

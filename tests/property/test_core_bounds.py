@@ -1,13 +1,12 @@
 """Whatever comes, no more waits than is bounded, and who gives way is who takes most room."""
 
-from collections import Counter
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.core.flows import Waiting
-from gateway.core.messages import Reason, Refused
+from gateway.core.messages import Reason, Refused, Request
 from gateway.core.policy import Bounds, Policy, Room, Tenant, Tier
 from tests.support.script import Script
 
@@ -49,21 +48,29 @@ def refused_now(script: Script) -> list[Refused]:
     return [each for each in script.log[-1][2] if isinstance(each, Refused)]
 
 
-def heaviest(waiting: list[Waiting]) -> set[str]:
+Stay = tuple[Request, float, int]
+"""A request, what it is estimated to cost, and when it came."""
+
+
+def stays(script: Script) -> list[Stay]:
+    """All that wait."""
+    waiting = script.scheduler.waiting.values()
+    return [(each.request, each.cost, each.sequence) for each in waiting]
+
+
+def heaviest(waiting: list[Stay]) -> set[str]:
     """Ids of the newest of the flows with the most waiting cost over weight, in the lowest tier."""
-    lowest = max(each.request.tier for each in waiting)
-    costs: Counter[tuple[str, str]] = Counter()
-    newest: dict[tuple[str, str], Waiting] = {}
-    for each in waiting:
-        request = each.request
+    lowest = max(request.tier for request, _, _ in waiting)
+    costs: dict[tuple[str, str], float] = {}
+    newest: dict[tuple[str, str], tuple[int, str]] = {}
+    for request, cost, sequence in waiting:
         if request.tier == lowest:
             flow = request.tenant, request.user
             weight = TENANT_WEIGHTS[request.tenant] * WEIGHTS[request.user]
-            costs[flow] += each.cost / weight  # type: ignore[assignment]  # a sum of floats
-            if flow not in newest or newest[flow].sequence < each.sequence:
-                newest[flow] = each
+            costs[flow] = costs.get(flow, 0.0) + cost / weight
+            newest[flow] = max(newest.get(flow, (0, "")), (sequence, request.id))
     most = max(costs.values())
-    return {newest[flow].request.id for flow, cost in costs.items() if cost >= most - 1e-9}
+    return {newest[flow][1] for flow, cost in costs.items() if cost >= most - 1e-9}
 
 
 @settings(max_examples=60, deadline=None)
@@ -72,25 +79,17 @@ def test_the_heaviest_flow_of_the_lowest_tier_gives_way(come: list[dict[str, Any
     """A full queue must not let the power user have the others refused."""
     script = full(Bounds(waiting=5))
     for number, fields in enumerate(come):
-        id = f"q{number}"
-        before = dict(script.scheduler.waiting)
+        id, before = f"q{number}", stays(script)
         script.arrive(id, **fields)
         assert len(script.waiting) <= 5
         gone = refused_now(script)
         assert len(gone) == (len(before) == 5)
         for refusal in gone:
-            newcomer = script.scheduler.waiting.get(id)
-            now_waiting = [*before.values(), *([newcomer] if newcomer else [])]
-            if newcomer is None:
-                # The newcomer gave way itself: nobody in its tier or below was heavier.
-                assert refusal.request_id == id
-                assert refusal.reason is Reason.QUEUE_FULL
-                assert script.request(id).tier == 1 or not any(
-                    each.request.tier == 1 for each in before.values()
-                )
-            else:
-                assert refusal.request_id in heaviest(now_waiting)
-                assert refusal.reason is Reason.SHED
+            request = script.request(id)
+            newcomer = request, fields["prompt_tokens"] + 2.0 * 10, 1 << 30
+            assert refusal.request_id in heaviest([*before, newcomer])
+            is_own = refusal.request_id == id
+            assert refusal.reason is (Reason.QUEUE_FULL if is_own else Reason.SHED)
 
 
 @settings(max_examples=60, deadline=None)

@@ -149,8 +149,8 @@ def test_the_last_tier_waits_no_longer_than_its_floor_allows(
     """What the upper tier may release before the head below is owed its turn."""
     tiers = (Tier(name="top", patience_s=1e6), Tier(name="low", min_share=share, patience_s=1e6))
     script = Script(Policy(tiers=tiers, cost="tokens")).replica("r", slots=slots)
-    passed = _served_before_low(script, slots, top=top, low=low)
-    assert passed <= (low + 2) / share + (slots + 2) * (top + 2)
+    most = (low + 2) / share + (slots + 2) * (top + 2)
+    _serve_low(script, slots, top=top, low=low, before=most)
 
 
 @settings(max_examples=15, deadline=None)
@@ -167,8 +167,8 @@ def test_a_weighted_tier_waits_no_longer_than_its_weight_allows(
     tiers = (Tier(name="top", patience_s=1e6), Tier(name="low", weight=weight, patience_s=1e6))
     policy = Policy(tiers=tiers, cost="tokens", order="weighted", headroom_max=0.0)
     script = Script(policy).replica("r", slots=slots)
-    passed = _served_before_low(script, slots, top=top, low=low)
-    assert passed <= (low + 2) / weight + (slots + 2) * (top + 2)
+    most = (low + 2) / weight + (slots + 2) * (top + 2)
+    _serve_low(script, slots, top=top, low=low, before=most)
 
 
 @settings(max_examples=15, deadline=None)
@@ -194,8 +194,27 @@ def test_an_aged_request_waits_no_longer_than_those_aged_before_it_need(
         assert script.now <= after_s + older * (1.0 / per_s + 1.0) + 2.0, "it is kept behind"
 
 
-def _served_before_low(script: Script, slots: int, *, top: int, low: int) -> int:
-    """Cost that tier 0 releases while one request of tier 1 waits."""
+@settings(max_examples=8, deadline=None)
+@given(prompt=st.integers(300, 3_000), blocks=st.integers(1, 4))
+def test_a_cached_conversation_overtakes_for_a_bounded_time(prompt: int, blocks: int) -> None:
+    """The user's other work: one conversation that is always warm must not hold it back."""
+    script = Script(one_tier(within_user="prefix")).replica("r", slots=1)
+    warm: dict[str, Any] = {
+        "prefix": tuple(range(1, 1 + blocks)),
+        "prompt_tokens": prompt,
+        "output_tokens_max": 1,
+    }
+    script.arrive("first", **warm).arrive("old", prefix=(99,)).arrive("more0", **warm)
+    number = 0
+    while "old" in script.waiting:
+        number += 1
+        script.arrive(f"more{number}", **warm).serve(1)
+        assert (number - 1) * prompt <= 16_384 + 2 * prompt, "it is overtaken for ever"
+    assert number > 1, "nothing overtook it"
+
+
+def _serve_low(script: Script, slots: int, *, top: int, low: int, before: float) -> None:
+    """Tier 0 always has more; the one of tier 1 goes before that has cost more than `before`."""
     known = {"output_tokens": 1, "output_tokens_max": 1}
     script.arrive_many("top", slots + 4, prompt_tokens=top, **known)
     script.arrive("low", tier=1, prompt_tokens=low, **known)
@@ -205,8 +224,7 @@ def _served_before_low(script: Script, slots: int, *, top: int, low: int) -> int
         number += 1
         script.arrive(f"more{number}", prompt_tokens=top, **known).serve(1)
         passed += top + 2
-        assert number < 10_000, "it never comes to its turn"
-    return passed
+        assert passed <= before, "it is kept behind"
 
 
 # --- charges ----------------------------------------------------------------------------------

@@ -240,6 +240,9 @@ class Life:
                 is_continuation=False, patience_s=None,
             )  # fmt: skip
             self.first.handle(Arrived(often), self.now)
+        for waiting in self.first.waiting.values():
+            assert waiting.lane is not None
+            waiting.lane.overtaken += waiting.kv_tokens
 
 
 def shifted(event: Event, offset: float) -> Event:
@@ -306,6 +309,7 @@ def test_a_restored_scheduler_gives_the_same_snapshot(name: str) -> None:
 DERIVED = {
     "FairQueue._head_costs": "worked out from what waits, whenever that changes",
     "Replica.away": "worked out from the slots and the pool's shares, whenever these change",
+    "Replica.away_of": "the shares that `away` was worked out from",
     "Scheduler.wake_at": "due at once: whoever restores has asked for nothing yet",
     "Scheduler.due_at": "the same, with what was asked for last",
     "KeyedHeap._entries": "compared as the order in which its items come out",

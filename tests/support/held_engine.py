@@ -1,7 +1,7 @@
 """An engine that answers only when and what the test says, and knows who left it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -9,6 +9,7 @@ from tests.support.raw_engine import MODELS, SSE_HEAD, chunked
 
 EVENT = b'data: {"model":"raw","choices":[{"delta":{"content":"%d"}}]}\n\n'
 DONE = b"data: [DONE]\n\n"
+METRICS = "vllm:num_requests_running %d\nvllm:num_requests_waiting %d\n"
 
 
 @dataclass(eq=False)
@@ -42,11 +43,11 @@ class Held:
 
 
 class HeldEngine:
-    """Keeps every POST until it is answered; `on_asked` hears of each at once."""
+    """Keeps every POST until it is answered, and says that it runs `slots` at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
         self.asked: list[Held] = []
-        self.on_asked: Callable[[Held], None] = lambda _: None
         self.port = 0
 
     @property
@@ -70,15 +71,21 @@ class HeldEngine:
                     body = await reader.readexactly(int(headers["content-length"]))
                     await self._hold(Held(headers["x-request-id"], body, writer), reader)
                     break
-                is_models = "/v1/models" in head.partition("\r\n")[0]
-                status, content = ("200 OK", MODELS) if is_models else ("404 Not Found", b"{}")
+                status, content = self._page(head.split(" ")[1])
                 length = f"content-length: {len(content)}"
                 writer.write(f"HTTP/1.1 {status}\r\n{length}\r\n\r\n".encode() + content)
         writer.close()
 
+    def _page(self, path: str) -> tuple[str, bytes]:
+        running = min(self.slots, len(self.here))
+        pages = {
+            "/v1/models": MODELS,
+            "/metrics": (METRICS % (running, len(self.here) - running)).encode(),
+        }
+        return ("200 OK", pages[path]) if path in pages else ("404 Not Found", b"{}")
+
     async def _hold(self, held: Held, reader: asyncio.StreamReader) -> None:
         self.asked.append(held)
-        self.on_asked(held)
         try:
             await reader.read()
         finally:
@@ -86,9 +93,9 @@ class HeldEngine:
 
 
 @asynccontextmanager
-async def running_held_engine() -> AsyncIterator[HeldEngine]:
+async def running_held_engine(slots: int) -> AsyncIterator[HeldEngine]:
     """An engine on a port of its own."""
-    engine = HeldEngine()
+    engine = HeldEngine(slots)
     server = await asyncio.start_server(engine.serve, "127.0.0.1", 0)
     engine.port = server.sockets[0].getsockname()[1]
     try:

@@ -1,310 +1,262 @@
-"""Small faults to be planted in the core, and for each the test that must notice it.
+"""The faults that are planted in the core, by module, and what must notice each of them."""
 
-A test that no fault can fail protects nobody; here each invariant has a fault of its own.
-"""
-
-import random
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
-import pytest
-
-from gateway.core import floors, gate, placement, waitroom
-from gateway.core.fairqueue import FairQueue, TenantFlow, UserFlow, Waiting
-from gateway.core.gate import View
-from gateway.core.ledger import Ledger
-from gateway.core.messages import Finished, Outcome, Reason
-from gateway.core.policy import Policy, Tier
-from gateway.core.replica import Replica
-from gateway.core.scheduler import Scheduler
-from tests.property import test_core_monotone as monotone
-from tests.simulation import test_core_fair_shares as shares
-from tests.simulation import test_core_saturation as saturation
-from tests.support.world import long_run
-from tests.unit import test_core_admission as admission
-from tests.unit import test_core_fairqueue as fairqueue
-from tests.unit import test_core_floors as floor
-from tests.unit import test_core_gate as gates
-from tests.unit import test_core_placement as places
-from tests.unit import test_core_replica as replicas
-from tests.unit import test_core_scheduler as scheduling
-
-PIECE = monotone.Piece(tier=0, prompt_tokens=10, output_tokens=10, sequences=1, is_started=False)
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """A fault, how to plant it, and the test that must fail then."""
-
-    name: str
-    plant: Callable[[pytest.MonkeyPatch], None]
-    caught_by: Callable[[], object]
-
-
-def replaced(owner: object, name: str, substitute: object) -> Callable[[pytest.MonkeyPatch], None]:
-    """Put `substitute` in the place of that attribute."""
-    return lambda patch: patch.setattr(owner, name, substitute)
-
-
-def nothing(*_: Any, **__: Any) -> None:
-    """Do nothing at all."""
-
-
-def take_without_time(patch: pytest.MonkeyPatch) -> None:
-    """A release that does not move virtual time."""
-    take = FairQueue.take
-
-    def mutated(self: FairQueue, waiting: Waiting) -> None:
-        tenant = self.tenants[waiting.request.tenant]
-        before = self.virtual, tenant.virtual
-        take(self, waiting)
-        self.virtual, tenant.virtual = before
-
-    patch.setattr(FairQueue, "take", mutated)
-
-
-def push_with_old_tag(patch: pytest.MonkeyPatch) -> None:
-    """A flow that was away comes back with the tag it would have had at the beginning."""
-    push = FairQueue.push
-
-    def mutated(self: FairQueue, waiting: Waiting) -> None:
-        tenant = self.tenants.get(waiting.request.tenant)
-        user = tenant.users.get(waiting.request.user) if tenant else None
-        was_idle = user is None or not user.count
-        push(self, waiting)
-        if was_idle:
-            tenant = self.tenants[waiting.request.tenant]
-            user = tenant.users[waiting.request.user]
-            user.start = user.entered = 0.0
-            tenant.queues[waiting.kind].set(user, 0.0)
-
-    patch.setattr(FairQueue, "push", mutated)
-
-
-def charge_without_bound(
-    self: FairQueue, tenant: TenantFlow, user: UserFlow | None, cost: float
-) -> None:
-    """A refund as large as you like."""
-    if user is not None:
-        user.start += cost / user.weight
-        for kind in user.queues:
-            tenant.queues[kind].set(user, user.start)
-    tenant.start += cost / tenant.weight
-    for kind in tenant.queues:
-        self.classes[kind].set(tenant, tenant.start)
-
-
-def leak_failed(patch: pytest.MonkeyPatch) -> None:
-    """A failure is not a finish, somebody thought."""
-    finished = Scheduler._finished
-
-    def mutated(self: Scheduler, event: Finished, now: float, out: list[Any]) -> None:
-        if event.outcome is Outcome.FAILED and event.request_id in self.granted:
-            del self.granted[event.request_id]
-        else:
-            finished(self, event, now, out)
-
-    patch.setattr(Scheduler, "_finished", mutated)
-
-
-def keep_deadline(self: waitroom.WaitingRoom, waiting: Waiting) -> None:
-    """Everything is tidied up but the deadline."""
-    request = waiting.request
-    del self.requests[request.id]
-    self.body_bytes -= request.body_bytes
-    self.by_user[request.tenant, request.user] -= 1
-    if not self.by_user[request.tenant, request.user]:
-        del self.by_user[request.tenant, request.user]
-
-
-def bounce_to_the_back(patch: pytest.MonkeyPatch) -> None:
-    """A bounced request arrives anew."""
-    bounced = Scheduler._bounced
-
-    def mutated(self: Scheduler, request_id: str, now: float, out: list[Any]) -> None:
-        if request_id in self.granted:
-            self.granted[request_id][0].waiting.order = (now, 10**9)
-        bounced(self, request_id, now, out)
-
-    patch.setattr(Scheduler, "_bounced", mutated)
-
-
-def shed_newcomer(self: Scheduler, newcomer: Waiting, now: float, out: list[Any]) -> None:
-    """Whoever comes to a full queue is refused."""
-    self._evict(newcomer, Reason.QUEUE_FULL, now, out)
-
-
-def open_to_background(patch: pytest.MonkeyPatch) -> None:
-    """The last tier is forgotten in the speed gate."""
-    closed_by = gate.closed_by
-
-    def mutated(view: View, policy: Policy, tier: Tier, reserved: float) -> gate.Closed | None:
-        closed = closed_by(view, policy, tier, reserved)
-        is_last = tier is policy.tiers[-1]
-        return None if is_last and closed is gate.Closed.SPEED else closed
-
-    patch.setattr(monotone, "closed_by", mutated)
-
-
-def slow_replica() -> Replica:
-    """Too slow for anybody, with one request on it."""
-    replica = Replica("r", tiers=4)
-    replica.configured_slots = 8
-    monotone.put(replica, PIECE, "a")
-    replica.take_tpot(0.9, 2.4)
-    return replica
-
-
-MUTATIONS = (
-    Mutation(
-        "the estimate is never settled",
-        replaced(Scheduler, "_settle", nothing),
-        fairqueue.test_a_wrong_estimate_is_corrected_when_the_request_ends,
-    ),
-    Mutation(
-        "virtual time stands still",
-        take_without_time,
-        fairqueue.test_idle_time_earns_no_credit,
-    ),
-    Mutation(
-        "idle flows keep their old tag",
-        push_with_old_tag,
-        fairqueue.test_idle_time_earns_no_credit,
-    ),
-    Mutation(
-        "refunds know no bound",
-        replaced(FairQueue, "_charge", charge_without_bound),
-        fairqueue.test_a_refund_takes_nobody_below_its_start,
-    ),
-    Mutation(
-        "nobody is charged at all",
-        replaced(FairQueue, "_charge", nothing),
-        lambda: shares.test_backlogged_users_get_their_shares_and_light_ones_what_they_ask_for(1.0),
-    ),
-    Mutation(
-        "headroom is ignored",
-        replaced(gate, "kept", lambda slots, reserved: 0),
-        gates.test_headroom_is_kept_for_every_tier_above,
-    ),
-    Mutation(
-        "five more may wait in the engine",
-        replaced(gate, "allowance", lambda tier, bridged: tier.queue_limit + 5),
-        lambda: saturation.test_never_more_than_the_allowance_and_one_wait_beyond_the_slots(
-            tells_slots=True, streams=True, late_s=1.0
-        ),
-    ),
-    Mutation(
-        "the gauges are believed",
-        replaced(
-            Replica,
-            "waiting",
-            property(lambda self: (self.report.waiting or 0) if self.report else 0),
-        ),
-        lambda: saturation.test_old_and_zero_gauges_do_not_let_a_cold_burst_in(
-            tells_slots=True, old_s=1.0
-        ),
-    ),
-    Mutation(
-        "reports are compared with the book of now",
-        replaced(Ledger, "at", lambda self, instant: (self.sequences, self.kv_tokens)),
-        replicas.test_a_report_is_compared_with_the_book_of_the_instant_it_was_asked_for,
-    ),
-    Mutation(
-        "the speed gate sticks",
-        replaced(
-            Replica,
-            "tpot_over",
-            lambda self, limit_s, now: self.tpot_s is not None and self.tpot_s > limit_s,
-        ),
-        gates.test_a_slow_moment_does_not_keep_the_gate_shut,
-    ),
-    Mutation(
-        "a failed request keeps its slot",
-        leak_failed,
-        lambda: scheduling.test_however_a_request_ends_its_slot_comes_back(
-            is_started=True, outcome=Outcome.FAILED
-        ),
-    ),
-    Mutation(
-        "the floor is never owed",
-        replaced(floors.Floors, "is_owed", lambda self, tier, cost: False),
-        floor.test_the_last_tier_gets_its_share_under_a_saturating_first_one,
-    ),
-    Mutation(
-        "a deadline outlives its request",
-        replaced(waitroom.WaitingRoom, "leave", keep_deadline),
-        lambda: long_run(0),
-    ),
-    Mutation(
-        "the lowest tier goes first",
-        replaced(
-            placement,
-            "_tiers_in_order",
-            lambda pool: (
-                (tier, False) for tier in reversed(range(len(pool.queues))) if pool.queues[tier]
-            ),
-        ),
-        lambda: long_run(0),
-    ),
-    Mutation(
-        "the worst-ranked class goes first",
-        replaced(
-            FairQueue,
-            "rank",
-            lambda self, waiting: (-self.tenants[waiting.request.tenant].start, -waiting.order[0]),
-        ),
-        lambda: long_run(0),
-    ),
-    Mutation(
-        "a start opens no gate",
-        replaced(Scheduler, "_refill", nothing),
-        lambda: long_run(0),
-    ),
-    Mutation(
-        "patience never ends",
-        replaced(Scheduler, "_expire", nothing),
-        lambda: long_run(0),
-    ),
-    Mutation(
-        "size does not matter",
-        replaced(placement, "unfit_by", nothing),
-        lambda: long_run(0),
-    ),
-    Mutation(
-        "a die is cast among the fitting replicas",
-        replaced(placement, "_freest", lambda replicas, pool, tier: random.choice(replicas)),
-        lambda: long_run(0),
-    ),
-    Mutation(
-        "a failed replica is tried again",
-        replaced(
-            Replica,
-            "may_serve",
-            lambda self, request: self.is_usable and request.model in self.models,
-        ),
-        places.test_a_replica_that_failed_a_request_does_not_get_it_again,
-    ),
-    Mutation(
-        "a bounced request goes to the back",
-        bounce_to_the_back,
-        fairqueue.test_a_bounced_request_goes_back_to_its_place,
-    ),
-    Mutation(
-        "a full queue refuses whoever comes",
-        replaced(Scheduler, "_shed", shed_newcomer),
-        admission.test_a_full_queue_refuses_the_heaviest_user_not_the_one_who_comes,
-    ),
-    Mutation(
-        "the last tier passes the speed gate",
-        open_to_background,
-        lambda: monotone.assert_ceilings_fall(slow_replica()),
-    ),
-    Mutation(
-        "more unstarted work looks freer",
-        replaced(monotone, "freeness", lambda replica, _, tier: len(replica.ledger.unstarted)),
-        lambda: monotone.assert_no_freer(
-            slow_replica(), lambda replica: monotone.put(replica, PIECE, "more")
-        ),
-    ),
+from tests.support.catching import (
+    Mutation,
+    blameless,
+    bounded,
+    ceilings_fall,
+    days,
+    drift,
+    floor,
+    gives_way,
+    latecomer,
+    no_freer,
+    overtaken,
+    settled,
+    unit,
+    weighted,
 )
+
+M = Mutation
+
+ORDER = (
+    M("virtual time stands still", "fairqueue.py",
+      "        self.virtual = max(self.virtual, tenant.start)\n"
+      "        tenant.virtual = max(tenant.virtual, user.start)\n        self._unlink",
+      "        self._unlink",
+      unit("fairqueue_tags",
+           "test_virtual_time_follows_the_releases_on_both_levels_and_never_goes_back")),
+    M("idle time earns credit", "fairqueue.py",
+      "flow.start = max(flow.start, virtual)", "flow.start = flow.start", latecomer()),
+    M("only the tenant is charged", "fairqueue.py",
+      "if user is not None and user.charge(cost):", "if user is not None and user.charge(0.0):",
+      drift()),
+    M("continuations stand in line", "fairqueue.py",
+      "            if first is not None:\n                return first\n        root",
+      "            if first is not None and self.count == 1:\n                return first\n"
+      "        root",
+      days()),
+    M("the lightest flow gives way", "fairqueue.py",
+      "key = -user.cost / (user.weight * tenant.weight)\n            if not",
+      "key = user.cost / (user.weight * tenant.weight)\n            if not",
+      gives_way(1, 1, 1, 1, 1, 1, 1, 1)),
+    M("refunds know no bound", "flows.py",
+      "        start = max(start, self.entered)\n", "", days()),
+    M("weights count for nothing", "flows.py",
+      "start = self.start + cost / self.weight", "start = self.start + cost",
+      drift(slots=1, sizes=[(20, 200)] * 3, limit=200)),
+    M("a lane keeps the place it once had", "flows.py",
+      "            elif flow.start != tag:", "            elif flow.start < tag:", days(2)),
+    M("those who left are still in the heap", "flows.py",
+      "            if entry[3].ticket == entry[2]:\n                return entry[3]\n"
+      "            heappop(entries)",
+      "            return entry[3]", days()),
+    M("the lowest tier goes first", "placement.py",
+      "    waiting = [tier for tier, queue in enumerate(queues) if queue.count]\n    owed",
+      "    waiting = [tier for tier, queue in enumerate(queues) if queue.count][::-1]\n    owed",
+      days(2)),
+    M("the worst-ranked class goes first", "placement.py",
+      "if best_rank is not None and best_rank < rank:",
+      "if best_rank is not None and best_rank > rank:", days(1)),
+    M("the floor is never owed", "floors.py",
+      "return deficit > 0.0 and deficit >= cost", "return False", floor()),
+    M("the floor is owed on credit", "floors.py",
+      "return deficit > 0.0 and deficit >= cost", "return deficit > 0.0", days()),
+    M("shares are not charged", "shares.py",
+      "start = self.starts[tier] + cost / self._weights[tier]", "start = self.starts[tier]",
+      weighted()),
+    M("an idle tier saves up", "shares.py",
+      "        self.starts[tier] = max(self.starts[tier], self.virtual)\n", "", days(1)),
+    M("everybody ages at once", "ageing.py", "self._tokens -= 1.0", "self._tokens -= 0.0", days()),
+    M("the young are promoted", "ageing.py",
+      "if head is not None and now - head.request.arrived_at >= self._after_s",
+      "if head is not None and now - head.request.arrived_at >= 0.0", days()),
+    M("the coldest prefix goes first", "locality.py",
+      "        if cached > most:", "        if cached < most:", overtaken()),
+    M("overtaking knows no bound", "locality.py",
+      "    if lane.overtaken >= OVERTAKING_TOKENS_MAX:", "    if lane.overtaken >= 40_000:",
+      overtaken()),
+    M("a large request is of the class of small ones", "kinds.py",
+      "return log4 if log4 >= SMALL_TOKENS_LOG4 else 0", "return 0",
+      unit("pool", "test_requests_that_fit_the_same_replicas_are_one_class")),
+    M("a re-keyed item is found where it was", "heap.py",
+      "if found is not None and found[1] == sequence:", "if found is not None:",
+      unit("heap", "test_an_item_moves_when_its_key_changes")),
+)  # fmt: skip
+
+CHARGES = (
+    M("the estimate is never settled", "endings.py",
+      "    state.charge(grant, actual)", "    assert actual >= 0.0", settled()),
+    M("a recall costs the user", "endings.py",
+      "    replica.ledger.leave(request_id, now)\n    state.charge(grant, 0.0)",
+      "    replica.ledger.leave(request_id, now)", blameless("give_back")),
+    M("failures are charged", "cost.py",
+      "FREE = (Outcome.FAILED, Outcome.REJECTED)", "FREE = (Outcome.REJECTED,)",
+      blameless("failed")),
+    M("several sequences cost as much as one", "cost.py",
+      "return float(request.sequences)", "return 1.0", settled(cost="requests", sequences=3)),
+    M("a charge is forgotten", "state.py", "        grant.charged = cost_now\n", "", settled()),
+)  # fmt: skip
+
+ROOM = (
+    M("one more may wait in the engine", "gate.py",
+      "        limit = self.ceilings[tier].queue_limit\n        if not",
+      "        limit = self.ceilings[tier].queue_limit + 1\n        if not", days(3)),
+    M("headroom is ignored", "gate.py",
+      "if away and occupied >= slots - away:", "if away and occupied >= slots:", days()),
+    M("a slow replica is open to all", "gate.py",
+      "if not is_idle and replica.tpot_over", "if is_idle and replica.tpot_over", days()),
+    M("the limit is passed by one", "gate.py",
+      "if occupied + 1 > self.limit(replica):", "if occupied > self.limit(replica):", days(2)),
+    M("a fresh replica is filled at once", "gate.py",
+      "if now < replica.warm_until and occupied", "if now > replica.warm_until and occupied",
+      days()),
+    M("the KV is never full", "gate.py",
+      "if kv_tokens > capacity * (1 - self.reserved[tier]):", "if kv_tokens > 2 * capacity:",
+      days(1)),
+    M("prefill piles up", "gate.py",
+      "if tokens > self.ceilings[tier].prefill_s * replica.prefill_rate:",
+      "if tokens > 2 * self.ceilings[tier].prefill_s * replica.prefill_rate:", days(1)),
+    M("several sequences need as little room as one", "gate.py",
+      "if occupied + min(sequences, slots) > slots - away + spare:",
+      "if occupied + 1 > slots - away + spare:", days(1)),
+    M("a lower tier may wait where an upper may not", "gate.py",
+      "        queue_limit = min(queue_limit, tier.queue_limit)",
+      "        queue_limit = tier.queue_limit", ceilings_fall()),
+    M("headroom grows with the rank", "policy.py",
+      "return self.headroom_max * math.exp(-decay * tier)",
+      "return self.headroom_max * math.exp(decay * tier)", days()),
+    M("headroom outlives its tier", "pool.py",
+      "held = seen is not None and now - seen <= policy.hold_s", "held = seen is not None",
+      days(3)),
+    M("a replica that failed a request is tried again", "pool.py",
+      "            replicas = replicas - request.excluded",
+      "            replicas = replicas | request.excluded", days()),
+    M("a changed replica is not looked at again", "pool.py",
+      "        replica.touch()\n        self.open[replica.name] = replica",
+      "        self.open[replica.name] = replica", days()),
+    M("more on a replica looks freer", "freeness.py",
+      "    return free / max(1, occupied) * slots", "    return free * max(1, occupied) * slots",
+      no_freer(capacity=None)),
+    M("more beyond the memory looks freer", "freeness.py",
+      "        return free * slots / (capacity * capacity)",
+      "        return -free * slots / (capacity * capacity)", no_freer(capacity=600)),
+    M("an end frees no KV", "ledger.py",
+      "        self.kv_tokens -= grant.kv_tokens\n        self.by_tier[grant.tier] -= 1",
+      "        self.by_tier[grant.tier] -= 1", days()),
+    M("a start is forgotten", "ledger.py",
+      "        self.unstarted_sequences -= grant.slots\n", "", days()),
+    M("a report is compared with the book of now", "ledger.py",
+      "            if changed_at <= instant:", "            if changed_at:",
+      unit("ledger", "test_the_past_can_be_asked_for")),
+    M("scrapes count what the book counts too", "replica.py",
+      "max(0, report.running + report.waiting - own)", "max(0, report.running + report.waiting)",
+      unit("replica", "test_foreign_load_is_what_our_own_book_does_not_explain")),
+    M("a speed gate that shut stays shut", "replica.py",
+      "excess_s * 0.5 ** (silent_s / SPEED_HALVING_S)",
+      "excess_s * 0.5 ** (0.0 * silent_s)", days()),
+    M("drained replicas are used", "replica.py",
+      "not (self.is_lost or self.is_draining or self.is_removed)",
+      "not (self.is_lost or self.is_removed)", days()),
+    M("samples raise the limit at any speed", "limiter.py",
+      "        elif slowness <= CALM and", "        elif slowness >= CALM and",
+      unit("limiter", "test_between_calm_and_target_nothing_moves")),
+    M("a refusal raises the limit", "limiter.py",
+      "min(self._ceiling, in_use * BUSY_CUT)", "max(self._ceiling, in_use * BUSY_CUT)",
+      unit("limiter", "test_a_refusal_cuts_below_what_was_in_flight")),
+    M("the newest prefix is forgotten first", "affinity.py",
+      "keys.popitem(last=False)", "keys.popitem(last=True)",
+      unit("affinity", "test_of_more_keys_than_fit_the_least_recently_used_go")),
+)  # fmt: skip
+
+RELEASES = (
+    M("size does not matter", "placement.py",
+      "            if pool.gates.unfit_by(waiting, best, judged_as, self._now) is None:",
+      "            if pool.gates.unfit_by(waiting, best, judged_as, self._now) != 'no':", days()),
+    M("a reserved replica takes others", "placement.py",
+      "            and (replica.reserved_for is None or replica.reserved_for is waiting)\n", "",
+      days()),
+    M("a reservation is for ever", "reservation.py",
+      "    if waiting is None or not waiting.ticket:", "    if waiting is None:", days(2)),
+    M("nobody is ever drained for", "reservation.py",
+      ">= pool.policy.reserve_after_s:", ">= 1e9:",
+      unit("reservation", "test_one_that_was_passed_over_for_long_enough_gets_a_replica_drained")),
+    M("a request is recalled again and again", "recall.py",
+      " or grant.is_recalled or waiting.was_recalled)", ")", days(4)),
+    M("what a floor or its age let go is recalled", "recall.py",
+      "not (grant.was_favoured or grant", "not (grant",
+      unit("recall", "test_what_a_floor_or_its_age_let_go_is_never_taken_back")),
+    M("recalls come without a rest", "recall.py",
+      "now >= replica.recalled_at + REST_S and", "now >= replica.recalled_at and",
+      unit("recall", "test_one_replica_is_asked_for_one_request_in_a_tenth_of_a_second")),
+    M("a grant is not entered", "release.py",
+      "    state.granted[request.id] = (grant, replica)\n",
+      "    if request.sequences == 1:\n        state.granted[request.id] = (grant, replica)\n",
+      days()),
+    M("a start opens no gate", "endings.py",
+      "        replica.take_first_token(grant, now)\n        fill_replica(",
+      "        replica.take_first_token(grant, now)\n        (lambda *_, **__: None)(", days()),
+    M("a removed replica is remembered", "endings.py",
+      "        state.replicas.pop(replica.name, None)\n", "", days()),
+    M("a drain is not heard", "fleet.py",
+      "replica.mark(draining=event.draining)", "replica.mark(draining=False)",
+      blameless("bounce")),
+    M("a lost replica is used", "fleet.py",
+      "replica.mark(lost=True)", "replica.mark(lost=False)", days()),
+)  # fmt: skip
+
+WAITING = (
+    M("patience never ends", "change.py",
+      "    expire(state, now=now, out=out)\n    for replica", "    for replica", days()),
+    M("a new policy lengthens the wait", "weigh.py",
+      "    _judge(waiting, policy)\n    waiting.deadline = deadline", "    _judge(waiting, policy)",
+      days()),
+    M("whoever asks for less patience is not heard", "weigh.py",
+      "patience_s = min(patience_s, request.patience_s)",
+      "patience_s = max(patience_s, request.patience_s)", days()),
+    M("whoever comes to a full queue is refused", "arrival.py",
+      "            victim = admission.victim(state.pools)\n", "            victim = newcomer\n",
+      gives_way(1, 1, 1, 1, 1, 1, 1, 1)),
+    M("the upper tier gives way", "admission.py",
+      "    lowest = max(rank for rank, _ in backlogged)",
+      "    lowest = min(rank for rank, _ in backlogged)", gives_way(0, 1, 0, 1, 0, 1, 0, 1)),
+    M("the oldest gives way", "admission.py",
+      "    return max(waiting, key=lambda each: each.sequence, default=None)",
+      "    return min(waiting, key=lambda each: each.sequence, default=None)",
+      gives_way(1, 1, 1, 1, 1, 1, 1, 1)),
+    M("a bound of bytes is not kept", "tally.py",
+      "(room.body_bytes is not None and self.body_bytes > room.body_bytes)",
+      "(room.body_bytes is not None and self.body_bytes > 2 * room.body_bytes)",
+      bounded("tier", body_bytes=40)),
+    M("who left still counts", "waitroom.py",
+      "        for tally in waiting.tallies:\n            tally.requests -= 1",
+      "        for tally in waiting.tallies[1:]:\n            tally.requests -= 1", days()),
+    M("a deadline outlives its request", "waitroom.py",
+      "        self.deadlines.left()\n", "", days()),
+    M("wakes come too late", "scheduler.py",
+      "min(first.deadline, now + RECHECK_S)", "max(first.deadline, now + RECHECK_S)", days()),
+)  # fmt: skip
+
+FORECASTS = (
+    M("the busiest is taken away", "advice.py",
+      "    return min(usable, key=", "    return max(usable, key=",
+      unit("fleet", "test_the_least_busy_is_the_one_with_the_fewest_requests_whatever_their_size")),
+    M("advice knows no bounds", "scaling.py",
+      "        bounded = max(scaling.min, min(scaling.max, target))",
+      "        bounded = max(0, target)",
+      unit("scaling", "test_the_operators_bounds_are_followed_at_once")),
+    M("more is foreseen than may be asked for", "predict.py",
+      "return expected if limit is None or expected < limit else limit", "return expected",
+      unit("predict", "test_output_is_learnt_by_user_and_never_above_the_requests_own_limit")),
+    M("quantiles go astray", "quantiles.py",
+      "            left -= weight\n            bucket += 1", "            left -= weight",
+      unit("quantiles", "test_quantiles_of_a_wide_distribution_are_near_the_exact_ones")),
+    M("what is past counts as now", "rates.py",
+      "HALF ** (elapsed_s / self.half_life_s)", "HALF ** (0.0 * elapsed_s)",
+      unit("rates", "test_silence_halves_the_rate_in_one_half_life")),
+    M("waits are foreseen from one sample", "waits.py",
+      "ratios.count >= SAMPLES_MIN and", "ratios.count >= 1 and",
+      unit("waits", "test_with_too_few_samples_nothing_is_forecast")),
+)  # fmt: skip
+
+MUTATIONS = (*ORDER, *CHARGES, *ROOM, *RELEASES, *WAITING, *FORECASTS)

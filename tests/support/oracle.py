@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from gateway.core.fairqueue import FairQueue
 from gateway.core.flows import Waiting
-from gateway.core.locality import OVERTAKING_COST_MAX
 from gateway.core.placement import Choice
 from gateway.core.pool import Pool
 from gateway.core.replica import Replica
 
-Choose = Callable[[Pool, Iterable[Replica], float], Choice | None]
+OVERTAKING_TOKENS_MAX = 16_384
+"""What may go before the first request of a user for its cached prefix."""
+
+Choose = Callable[[Pool, Sequence[Replica], float], Choice | None]
 
 
 class Engine:
@@ -162,7 +164,7 @@ def reserved(pool: Pool, tier: int, now: float) -> float:
 def judged(choose: Choose) -> Choose:
     """`choose`, with every answer judged before it is given."""
 
-    def choose_judged(pool: Pool, replicas: Iterable[Replica], now: float) -> Choice | None:
+    def choose_judged(pool: Pool, replicas: Sequence[Replica], now: float) -> Choice | None:
         known = list(replicas)
         choice = choose(pool, known, now)
         if choice is None:
@@ -180,16 +182,12 @@ def judged(choose: Choose) -> Choose:
     return choose_judged
 
 
-def eligible(
-    pool: Pool, replicas: Iterable[Replica], now: float
-) -> Iterator[tuple[int, Waiting]]:
+def eligible(pool: Pool, replicas: Iterable[Replica], now: float) -> Iterator[tuple[int, Waiting]]:
     """(tier, request): all first of their class that may go to one of `replicas` as they are."""
     known = list(replicas)
     for tier, queue in enumerate(pool.queues):
         for head in heads(queue):
-            if any(
-                objection(pool, each, head, tier=tier, now=now) is None for each in known
-            ):
+            if any(objection(pool, each, head, tier=tier, now=now) is None for each in known):
                 yield tier, head
 
 
@@ -206,8 +204,7 @@ def overdue(
                 is_due = now < replica.fresh_until or replica.is_stale
                 since = min(replica.judged_at, looked_at.get(replica.name, replica.judged_at))
                 if is_due and all(
-                    objection(pool, replica, head, tier=tier, now=at) is None
-                    for at in (since, now)
+                    objection(pool, replica, head, tier=tier, now=at) is None for at in (since, now)
                 ):
                     yield head, replica
 
@@ -295,4 +292,4 @@ def _judge_prefix(choice: Choice) -> None:
     mine = warmth.cached_tokens(chosen.request.prefix)
     theirs = warmth.cached_tokens(first.request.prefix)
     assert mine > theirs, f"{chosen.request.id} overtook without a warmer prefix"
-    assert lane.overtaken < OVERTAKING_COST_MAX, f"{chosen.request.id} overtook for too long"
+    assert lane.overtaken < OVERTAKING_TOKENS_MAX, f"{chosen.request.id} overtook for too long"

@@ -23,8 +23,8 @@ from gateway.core.messages import (
     PolicyChanged,
     Progressed,
     Reason,
-    Recalled,
     RecallDone,
+    Recalled,
     RecallTooLate,
     Refused,
     ReplicaFound,
@@ -77,6 +77,8 @@ class Script:
         self.recall_log: list[tuple[float, str, str]] = []
         """(instant, id, replica) of all recalls so far."""
         self.advice: list[ScaleAdvised] = []
+        self.kept_out: dict[str, set[str]] = {}
+        """Replica -> why nothing may go there."""
         self.ended: set[str] = set()
         self._requests: dict[str, Request] = {}
         self._started: set[str] = set()
@@ -123,6 +125,8 @@ class Script:
         context_tokens: int | None = None,
     ) -> Self:
         """A replica is found, or found to be different."""
+        known = name in self.scheduler.replicas
+        self.kept_out[name] = self.kept_out.get(name, set()) & {"drained"} if known else set()
         return self.tell(
             ReplicaFound(
                 replica=name, models=frozenset(models), slots=slots, weight=weight,
@@ -137,8 +141,14 @@ class Script:
         return self.tell(Arrived(request))
 
     def take_over(
-        self, id: str, replica: str, *, is_started: bool = True, running_s: float = 1.0,
-        output_tokens: int = 10, **fields: object,
+        self,
+        id: str,
+        replica: str,
+        *,
+        is_started: bool = True,
+        running_s: float = 1.0,
+        output_tokens: int = 10,
+        **fields: object,
     ) -> Self:
         """A request that another scheduler granted turns out to run on `replica`."""
         request = self._new(id, output_tokens, fields)
@@ -219,14 +229,18 @@ class Script:
 
     def lose(self, name: str) -> Self:
         """The replica stopped answering."""
+        self.kept_out.setdefault(name, set()).add("lost")
         return self.tell(ReplicaLost(name))
 
     def remove(self, name: str) -> Self:
         """The replica is no longer configured."""
+        self.kept_out.setdefault(name, set()).add("removed")
         return self.tell(ReplicaRemoved(name))
 
     def drain(self, name: str, *, draining: bool = True) -> Self:
         """The operator wants the replica empty, or back."""
+        reasons = self.kept_out.setdefault(name, set())
+        (reasons.add if draining else reasons.discard)("drained")
         return self.tell(DrainAsked(name, draining))
 
     def change(self, policy: Policy, moved_to: Mapping[str, str] | None = None) -> Self:
@@ -321,6 +335,8 @@ class Script:
         assert id in self.waiting, f"{decision} about a request that does not wait"
         self.waiting.remove(id)
         if isinstance(decision, Granted):
+            reasons = self.kept_out.get(decision.replica)
+            assert not reasons, f"{id} was put on {decision.replica}, which is {reasons}"
             self.running[id] = decision.replica
             self.order.append(id)
         else:

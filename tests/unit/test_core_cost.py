@@ -61,8 +61,8 @@ def test_gpu_seconds_follow_the_prompt_the_output_and_the_context_it_reads() -> 
 
 def test_a_price_is_by_model_and_by_million_tokens() -> None:
     """Finance: the sum of the charges is what the tokens are sold for."""
-    assert cost.estimated(PRICE, REQUEST, 100, 25) == pytest.approx(3 * 100 + 5 * 50)
-    assert settled(PRICE, Outcome.DONE) == pytest.approx(3 * (20 + 0.1 * 80) + 5 * 50)
+    assert cost.estimated(PRICE, REQUEST, 100, 25) == pytest.approx(3 * 100 + 5 * 50, rel=1e-9)
+    assert settled(PRICE, Outcome.DONE) == pytest.approx(3 * (20 + 0.1 * 80) + 5 * 50, rel=1e-9)
 
 
 def test_a_model_without_a_price_is_charged_by_the_weights() -> None:

@@ -129,7 +129,9 @@ def stale_score(scheduler: Scheduler) -> None:
 
 def stale_away(scheduler: Scheduler) -> None:
     """Headroom of a tier that is gone."""
-    pool_of(scheduler).replicas["r"].away = (1, 1, 1, 1)
+    pool = pool_of(scheduler)
+    replica = pool.replicas["r"]
+    replica.away, replica.away_of = (1, 1, 1, 1), pool.gates.reserved
 
 
 def other_class(scheduler: Scheduler) -> None:

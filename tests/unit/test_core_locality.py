@@ -5,7 +5,7 @@ import pytest
 from gateway.core.fairqueue import FairQueue
 from gateway.core.flows import Waiting
 from gateway.core.kinds import Kind
-from gateway.core.locality import GROUPS_LOOKED_AT, OVERTAKING_COST_MAX, closest
+from gateway.core.locality import GROUPS_LOOKED_AT, OVERTAKING_TOKENS_MAX, closest
 from gateway.core.replica import Replica
 from tests.support.script import Script, one_tier
 from tests.unit.test_core_flows import waiting
@@ -45,7 +45,7 @@ def script(**changes: object) -> Script:
 
 
 def chats(known: Script, count: int) -> Script:
-    """So many requests of the warm conversation, each of which costs 1,000."""
+    """So many requests of the warm conversation, each of 990 tokens."""
     for number in range(count):
         known.arrive(f"chat{number}", prefix=WARM, prompt_tokens=980, output_tokens_max=10)
     return known
@@ -124,12 +124,12 @@ def test_where_order_is_not_by_prefix_nobody_overtakes() -> None:
     assert closest(waiting("alone", prefix=COLD), replica(1, 2, 3)) is None
 
 
-@pytest.mark.parametrize(("overtaken", "may"), [(0.0, True), (-1.0, True), (0.0, False)])
-def test_what_may_overtake_is_bounded_by_cost(overtaken: float, *, may: bool) -> None:
+@pytest.mark.parametrize(("short_of", "may"), [(1, True), (0, False), (-1, False)])
+def test_what_may_overtake_is_bounded(short_of: int, *, may: bool) -> None:
     """One conversation must not hold back the others of its user for ever (DLPM)."""
     first, second = line(COLD, WARM)
     assert first.lane is not None
-    first.lane.overtaken = overtaken + (OVERTAKING_COST_MAX - 0.5 if may else OVERTAKING_COST_MAX)
+    first.lane.overtaken = OVERTAKING_TOKENS_MAX - short_of
     assert closest(first, replica(1, 2, 3)) is (second if may else None)
 
 
@@ -155,17 +155,17 @@ def test_other_users_keep_their_turns_whatever_is_cached() -> None:
     known.finish("chat").expect_granted("other")
 
 
-def test_the_first_request_goes_after_so_much_has_overtaken_it() -> None:
-    """The old question of a user whose chat goes on and on."""
-    known = script(cost="tokens").arrive("old", prefix=COLD, output_tokens_max=10)
+@pytest.mark.parametrize("cost", ["requests", "tokens", "gpu_seconds"])
+def test_the_first_request_goes_after_so_much_has_overtaken_it(cost: str) -> None:
+    """The old question of a user whose chat goes on and on, whatever charges are counted in."""
+    known = script(cost=cost).arrive("old", prefix=COLD, output_tokens_max=10)
     chats(known, 40).finish("held")
     turns = 0
     while "old" not in known.order:
         known.serve(1)
         turns += 1
-    # Each costs 1,000 by its estimate: the bound may be exceeded by the last of them.
-    assert turns == pytest.approx(OVERTAKING_COST_MAX / 1_000, abs=1.5)
-    assert known.running
+    # Each is predicted to take 990 tokens: the bound may be exceeded by the last of them.
+    assert turns == pytest.approx(OVERTAKING_TOKENS_MAX / 990, abs=1.0)
 
 
 def test_when_the_first_has_gone_the_next_may_be_overtaken_as_long() -> None:

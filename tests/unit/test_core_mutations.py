@@ -2,12 +2,22 @@
 
 import pytest
 
-from tests.support.mutations import MUTATIONS, Mutation
+from tests.support.catching import QUIET, Mutation
+from tests.support.mutations import MUTATIONS
+from tests.support.planting import CORE
+
+MUTATIONS_MIN = 25
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
-def test_every_planted_fault_is_caught(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_planted_fault_is_caught(mutation: Mutation) -> None:
     """Whoever trusts a green test run."""
-    mutation.plant(monkeypatch)
     with pytest.raises(AssertionError):
-        mutation.caught_by()
+        mutation.run()
+
+
+def test_every_module_that_decides_has_a_fault_of_its_own() -> None:
+    """Whoever changes a module that no test looks at."""
+    deciding = {path.stem for path in CORE.glob("*.py")} - QUIET
+    assert deciding <= {mutation.file.removesuffix(".py") for mutation in MUTATIONS}
+    assert len(MUTATIONS) >= MUTATIONS_MIN

@@ -398,8 +398,8 @@ def test_all_that_was_learnt_of_an_engine_is_forgotten_with_it() -> None:
     fresh = a_replica()
     for name in (
         "report reported_at fresh_until is_stale learnt_slots proven_sequences slots foreign "
-        "kv_capacity_tokens kv_use_tokens_scraped ledger_kv_at_scrape tpot_s tpot_at round_trip_s "
-        "warm_from warm_until prefill_rate"
+        "kv_capacity_tokens kv_use_tokens_scraped ledger_kv_at_scrape tpot_s tpot_at tpot_in_use "
+        "round_trip_s warm_from warm_until prefill_rate"
     ).split():
         assert getattr(replica, name) == getattr(fresh, name), name
     assert replica.limit.limit == float("inf")

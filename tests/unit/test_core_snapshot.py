@@ -227,6 +227,16 @@ def test_claims_are_kept_in_tiers_that_stay_and_dropped_with_those_that_go() -> 
         check(each)
 
 
+def test_what_a_tier_has_had_of_its_share_is_kept_by_its_name() -> None:
+    """A tier that took everything before the restart would get its full share right after it."""
+    weighted = replace(POLICY, order="weighted")
+    data = taken(busy(weighted))
+    restored = restore(replace(weighted, tiers=(Tier(name="new"), GOLD, SILVER)), data, ELSEWHERE)
+    shares = restored.pools[0].shares
+    assert shares is not None
+    assert shares.starts[1] == data["pools"][0]["shares"]["starts"][0] > shares.starts[2]
+
+
 def test_another_unit_of_cost_drops_the_claims_and_prices_anew() -> None:
     """Tokens would be taken for euros, and shut a user out for ever."""
     scheduler = busy()

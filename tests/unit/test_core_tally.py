@@ -17,7 +17,9 @@ def tally(requests: int = 0, body_bytes: int = 0, tokens: int = 0) -> Tally:
 
 def test_nothing_waits_at_first_and_nothing_fits_into_a_room_of_nothing() -> None:
     """A bound of 0 is a bound: the operator wants no queue at all."""
-    assert not tally().exceeds(Room(requests=0, body_bytes=0, tokens=0))
+    fresh = Tally()
+    assert (fresh.requests, fresh.body_bytes, fresh.tokens) == (0, 0, 0)
+    assert not fresh.exceeds(Room(requests=0, body_bytes=0, tokens=0))
     assert tally().is_full_for(Room(requests=0), body_bytes=0, tokens=0)
     assert not tally().is_full_for(Room(body_bytes=0, tokens=0), body_bytes=0, tokens=0)
 
