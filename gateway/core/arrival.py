@@ -35,7 +35,7 @@ def arrived(state: State, request: Request, *, now: float, out: list[Decision]) 
     pool.saw(request.tier, now)
     if state.policy.release_at_once:
         forward(state, pool, waiting, now=now, out=out)
-    elif pool.count or not at_once(state, pool, waiting, now=now, out=out):
+    elif not pool.is_first(request) or not at_once(state, pool, waiting, now=now, out=out):
         _wait(state, pool, waiting, now=now, out=out)
 
 

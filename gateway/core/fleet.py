@@ -66,8 +66,10 @@ def reported(state: State, event: ReplicaReported, *, now: float, out: list[Deci
         interval_s=state.policy.scrape_interval_s,
         target_s=state.policy.tiers[0].tpot_limit_ms / 1e3,
     )
-    fill_replica(state, replica, now=now, out=out)
     pool = state.pool_by_replica.get(event.replica)
+    if pool is not None and replica.ledger.unstarted and replica.waiting:
+        pool.has_queued = True
+    fill_replica(state, replica, now=now, out=out)
     if pool is not None:
         consider_scaling(state, pool, now=now, out=out)
 

@@ -110,31 +110,46 @@ class Search:
 
     def place(self, waiting: Waiting, *, judged_as: int) -> Replica | None:
         """Where this request can go by the gates of tier `judged_as`: the freest, or None."""
-        pool, kind, tier = self._pool, waiting.kind, waiting.request.tier
-        open_to = [
-            replica
-            for replica in self._candidates
-            if ((replica.open_tiers or 0) > judged_as or not kind.decodes)
-            and replica.name in kind.replicas
-            and (replica.reserved_for is None or replica.reserved_for is waiting)
-        ]
-        worths: dict[str, float] = {}
-        if len(open_to) > 1:
-            worths = self._worths(waiting)
-        while open_to:
-            best, best_score = open_to[0], float("-inf")
-            for replica in open_to if len(open_to) > 1 else ():
-                score = replica.scores.get(tier)
-                if score is None:
-                    score = freeness(replica, pool.headroom, tier)
-                if worths and score > 0.0:
-                    score *= 1.0 + worths.get(replica.name, 0.0)
-                if score > best_score or (score == best_score and replica.name < best.name):
-                    best, best_score = replica, score
-            if pool.gates.unfit_by(waiting, best, judged_as, self._now) is None:
+        best = self._freest(waiting, judged_as, ())
+        if best is None or self._fits(waiting, best, judged_as):
+            return best
+        unfit = [best]
+        while (best := self._freest(waiting, judged_as, unfit)) is not None:
+            if self._fits(waiting, best, judged_as):
                 return best
-            open_to.remove(best)
+            unfit.append(best)
         return None
+
+    def _fits(self, waiting: Waiting, replica: Replica, judged_as: int) -> bool:
+        return self._pool.gates.unfit_by(waiting, replica, judged_as, self._now) is None
+
+    def _freest(self, waiting: Waiting, judged_as: int, unfit: Sequence[Replica]) -> Replica | None:
+        """The one with the largest normalised freeness, affinity counted; ties by name."""
+        kind, tier, headroom = waiting.kind, waiting.request.tier, self._pool.headroom
+        decodes, replicas = kind.decodes, kind.replicas
+        worths = self._worths(waiting) if len(self._candidates) > 1 else None
+        best: Replica | None = None
+        best_score = 0.0
+        for replica in self._candidates:
+            tiers = replica.open_tiers
+            if (decodes and (tiers is None or tiers <= judged_as)) or replica.name not in replicas:
+                continue
+            if replica.reserved_for is not None and replica.reserved_for is not waiting:
+                continue
+            if unfit and replica in unfit:
+                continue
+            score = replica.scores.get(tier)
+            if score is None:
+                score = freeness(replica, headroom, tier)
+            if worths and score > 0.0:
+                score *= 1.0 + worths.get(replica.name, 0.0)
+            if (
+                best is None
+                or score > best_score
+                or (score == best_score and replica.name < best.name)
+            ):
+                best, best_score = replica, score
+        return best
 
     def _worths(self, waiting: Waiting) -> dict[str, float]:
         pool, request = self._pool, waiting.request
@@ -174,8 +189,7 @@ class Search:
         other = closest(choice.waiting, choice.replica)
         if other is None:
             return
-        gates = self._pool.gates
-        if gates.unfit_by(other, choice.replica, judged_as, self._now) is None:
+        if self._fits(other, choice.replica, judged_as):
             choice.waiting = other
 
 

@@ -33,8 +33,8 @@ class Pool:
 
     __slots__ = (
         "_active_until", "_kinds", "_last_seen", "_plain_kinds", "_serving", "advisor", "count",
-        "drain_rate", "elders", "floors", "forecasts", "gates", "has_adapters", "headroom",
-        "looked_at", "models", "open", "policy", "queues", "recall_checked_at", "recall_due_at",
+        "drain_rate", "elders", "floors", "forecasts", "gates", "has_adapters", "has_queued",
+        "headroom", "looked_at", "models", "open", "policy", "queues", "recall_checked_at", "recall_due_at",
         "replicas", "shares", "slotless", "ties",
     )  # fmt: skip
 
@@ -65,6 +65,8 @@ class Pool:
         self.ties = Ties(policy.bounds)
         self.drain_rate = Rate(DRAIN_HALF_LIFE_S)
         self.recall_checked_at = float("-inf")
+        self.has_queued = True
+        """Whether something may wait inside an engine, and so be recalled."""
         self.recall_due_at: float | None = None
         """When to look again, if it was too soon for what waits inside an engine."""
         self.looked_at = float("-inf")
@@ -136,6 +138,14 @@ class Pool:
         self.floors.released(tier, cost, self.queues)
         if self.shares is not None:
             self.shares.released(tier, cost)
+
+    def is_first(self, request: Request) -> bool:
+        """Whether nothing that waits ranks before a request that has just come."""
+        if not self.count:
+            return True
+        if self.shares is not None or self.elders is not None:
+            return False
+        return not any(self.queues[rank].count for rank in range(request.tier + 1))
 
     # Where it may run.
 

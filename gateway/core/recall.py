@@ -26,10 +26,13 @@ def wanted(pool: Pool, now: float) -> tuple[Grant, Replica] | None:
     if not pool.policy.recall:
         return None
     if now < pool.recall_checked_at + CHECK_EVERY_S:
-        if pool.recall_due_at is None and _has_queued(pool):
+        if pool.recall_due_at is None and pool.has_queued:
             pool.recall_due_at = pool.recall_checked_at + CHECK_EVERY_S
         return None
     pool.recall_checked_at, pool.recall_due_at = now, None
+    if not pool.has_queued:
+        return None
+    pool.has_queued = any(each.ledger.unstarted and each.waiting for each in pool.replicas.values())
     queued = [
         (grant, replica)
         for replica in pool.replicas.values()
@@ -39,11 +42,6 @@ def wanted(pool: Pool, now: float) -> tuple[Grant, Replica] | None:
     if not queued:
         return None
     return _for_higher_tier(pool, queued, now) or _to_freer_replica(pool, queued, now)
-
-
-def _has_queued(pool: Pool) -> bool:
-    """Whether something that may be recalled waits inside an engine."""
-    return any(each.ledger.unstarted and each.waiting for each in pool.replicas.values())
 
 
 def _recallable(replica: Replica) -> Iterator[Grant]:

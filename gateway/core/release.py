@@ -18,6 +18,7 @@ def fill(
     state: State, pool: Pool, replicas: Sequence[Replica], *, now: float, out: list[Decision]
 ) -> None:
     """Release onto `replicas` until nothing more may go there."""
+    is_one_freed = False
     while pool.count and (choice := choose(pool, replicas, now)) is not None:
         waiting, lane = choice.waiting, choice.waiting.lane
         assert lane is not None
@@ -36,6 +37,10 @@ def fill(
             waiting.expected_s = None
         if choice.passed_over:
             reservation.passed_over(pool, choice.passed_over, now)
+        if waiting.skipped_since is not None:
+            is_one_freed |= reservation.fulfilled(pool, waiting)
+    if is_one_freed:
+        fill_pool(state, pool, now=now, out=out)
 
 
 def fill_replica(state: State, replica: Replica, *, now: float, out: list[Decision]) -> None:
@@ -82,7 +87,7 @@ def fill_all(state: State, *, now: float, out: list[Decision]) -> None:
 
 
 def at_once(state: State, pool: Pool, waiting: Waiting, *, now: float, out: list[Decision]) -> bool:
-    """Nothing waits in the pool: grant this request without queueing it, if it fits anywhere."""
+    """Nothing ranks before it: grant this request without queueing it, if it fits anywhere."""
     pool.refresh_if_due(now)
     candidates = []
     for each in list(pool.open.values()) if waiting.kind.decodes else pool.replicas.values():
@@ -138,9 +143,10 @@ def _grant(
         pool.ties.sent(request, replica.name, has_adapters=pool.has_adapters)
     grant = Grant(waiting, sequences=sequences, cached_tokens=cached, granted_at=now)
     grant.found_room = replica.has_room_for(grant.slots)
+    if not grant.found_room:
+        pool.has_queued = True
     replica.ledger.enter(grant, now)
     grant.in_use = replica.occupied
-    replica.reserved_for = None
     pool.touch(replica)
     state.granted[request.id] = (grant, replica)
     pool.drain_rate.add(now)

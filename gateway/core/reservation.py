@@ -36,6 +36,15 @@ def release(replica: Replica, now: float) -> None:
             waiting.skipped_since = now
 
 
+def fulfilled(pool: Pool, waiting: Waiting) -> bool:
+    """`waiting` was released: nobody is kept for it any more. Whether anybody was."""
+    kept = [each for each in pool.replicas.values() if each.reserved_for is waiting]
+    for replica in kept:
+        replica.reserved_for = None
+        pool.touch(replica)
+    return bool(kept)
+
+
 def is_held(replica: Replica, now: float) -> bool:
     """Whether a replica is still drained for a request that waits for it."""
     waiting = replica.reserved_for

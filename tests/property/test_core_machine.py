@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.support import world as w
 from tests.support.knobs import KNOBS
+from tests.support.script import Script, one_tier
 
 STEP = st.tuples(
     st.sampled_from(w.WORK),
@@ -95,3 +96,11 @@ TestCore.settings = settings(
 def test_a_long_busy_day_leaves_nothing_behind(seed: int) -> None:
     """Whoever is left behind by the three-hundredth event: short examples do not get there."""
     w.long_run(seed)
+
+
+def test_what_needs_no_slot_does_not_overtake_on_a_replica_that_has_rested() -> None:
+    """A refused request whose replica may be used again: embeddings must not go before it."""
+    script = Script(one_tier(recall=False, limiter="static")).replica("r", slots=4)
+    script.arrive_many("q", 2).bounce("q0").expect_waiting("q0")
+    script.now += 0.3  # the rest is over, and the wake is a little late
+    script.arrive("later", output_tokens_max=0).expect_order("q0", "q1", "q0", "later")

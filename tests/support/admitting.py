@@ -17,7 +17,10 @@ class Gated:
 
     def __init__(self, slots: int = 1, *, patience_s: float = 1e6, waiting: int = 10_000) -> None:
         tier = Tier(name="only", queue_limit=0, patience_s=patience_s)
-        policy = Policy(tiers=(tier,), cost="requests", bounds=Bounds(waiting=waiting))
+        # What the limiter makes of busy answers is not its affair: every slot counts.
+        policy = Policy(
+            tiers=(tier,), cost="requests", limiter="static", bounds=Bounds(waiting=waiting)
+        )
         self.clock: Callable[[], float] = asyncio.get_running_loop().time
         self.scheduler = Scheduler(policy)
         self.dispatcher = Dispatcher(self.scheduler, self.clock)

@@ -106,7 +106,12 @@ def _gate(engine: Engine, tier: int, now: float) -> str | None:
     if slots is not None and away and held >= slots - away:
         return "headroom"
     limit_s = min(each.tpot_limit_ms for each in policy.tiers[: tier + 1]) / 1e3
-    if replica.tpot_s is not None and held >= policy.min_inflight:
+    if (
+        replica.tpot_s is not None
+        and held >= policy.min_inflight
+        # With so many fewer than when it was measured it is fast enough.
+        and (held + 1) * replica.tpot_s > replica.tpot_in_use * limit_s
+    ):
         silent_s = max(0.0, now - replica.tpot_at)
         if (replica.tpot_s - limit_s) * 0.5 ** (silent_s / 5.0) > 0.02 * limit_s:
             return "speed"
@@ -136,7 +141,7 @@ def _size(engine: Engine, waiting: Waiting, tier: int, now: float) -> str | None
         if replica.kv_tokens + waiting.kv_tokens - cached > capacity * share + 1e-6:
             return "kv"
     slots, sequences = replica.slots, request.sequences
-    if sequences > 1 and engine.held + sequences > engine.limit():
+    if sequences > 1 and engine.held + min(sequences, slots or sequences) > engine.limit():
         return "limit"
     if slots is not None and sequences > 1:
         away = engine.away(tier, now)
@@ -251,7 +256,7 @@ def judge_order(pool: Pool, replicas: Sequence[Replica], choice: Choice, now: fl
         _judge_prefix(choice)
     if choice.is_owed:
         deficit = pool.floors.deficits[tier]
-        assert deficit >= chosen.cost, f"{name} was not owed the floor: {deficit}"
+        assert deficit >= chosen.cost * (1.0 - 1e-6), f"{name} was not owed the floor: {deficit}"
         return
     for rank, passed in eligible(pool, replicas, now):
         if rank == tier:

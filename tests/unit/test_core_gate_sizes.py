@@ -302,8 +302,14 @@ def test_a_busy_replica_is_asked_again_after_a_short_rest() -> None:
 def test_after_a_busy_answer_fewer_are_put_there_than_were_refused() -> None:
     """Every probe of a wall costs somebody a trip to the engine and back."""
     script = Play(tier_policy()).replica("r", slots=8).arrive_many("a", 6).bounce("a5")
-    script.advance(30.0).expect_waiting("a5")
+    script.advance(0.6).expect_waiting("a5")
     script.finish("a0").expect_waiting("a5").finish("a1").expect_granted("a5")
+
+
+def test_a_busy_answer_is_forgotten_with_time_though_nothing_ends() -> None:
+    """Beside one answer of ten minutes the other slots would stay empty for ten minutes."""
+    script = Play(tier_policy()).replica("r", slots=2).arrive_many("a", 2).bounce("a1")
+    script.advance(2.0).expect_waiting("a1").advance(3.0).expect_granted("a1")
 
 
 def test_a_gate_shut_by_time_alone_opens_for_whoever_ranks_first() -> None:

@@ -29,7 +29,7 @@ from gateway.core.messages import (
     Request,
     Usage,
 )
-from gateway.core.placement import freest
+from gateway.core.placement import Search
 from gateway.core.policy import DEFAULT_TIERS, Affinity, Cost, CostWeights, Policy, Scaling, Tier
 from gateway.core.pool import Pool
 from gateway.core.replica import SPEED_HALVING_S, Replica
@@ -347,11 +347,12 @@ def test_the_freeness_table_is_what_the_scheduler_computes() -> None:
     rows = {cells[0]: cells[1:] for cells in table(section("6. Where"), "standard asks")}
     pool, *replicas = two_replicas(Affinity())
     waiting = asking()
-    replicas[0].warmth.sent(sent_before(blocks=12))
+    pool.ties.sent(sent_before(blocks=12), replicas[0].name, has_adapters=False)
+    worths = pool.ties.worths(waiting.request, waiting.prompt_tokens, Affinity())
     for column, replica in enumerate(replicas):
         capacity, used = capacity_and_use(replica, STANDARD)
         score = freeness(replica, pool.headroom, STANDARD)
-        worth = replica.warmth.worth(waiting.request, waiting.prompt_tokens, Affinity())
+        worth = worths.get(replica.name, 0.0)
         per_sequence = score * KV_TOKENS / SLOTS
         present = {grant.tier for grant in replica.ledger.grants.values()}
         reserve = [pool.headroom[tier] * KV_TOKENS for tier in sorted(present)]
@@ -384,8 +385,12 @@ def sent_before(*, blocks: int) -> Request:
 def test_affinity_tips_the_choice_as_stated(prefix: float, name: str) -> None:
     """Whether a warm replica is waited for is what users of long prompts ask first."""
     pool, first, second = two_replicas(Affinity(prefix=prefix))
-    first.warmth.sent(sent_before(blocks=12))
-    assert freest([first, second], pool, asking()).name == name
+    pool.ties.sent(sent_before(blocks=12), first.name, has_adapters=False)
+    for replica in (first, second):
+        assert pool.open_tiers(replica, 0.0) > STANDARD
+    found = Search(pool, [first, second], 0.0).place(asking(), judged_as=STANDARD)
+    assert found is not None
+    assert found.name == name
 
 
 def test_the_scaling_example_is_what_is_advised() -> None:
