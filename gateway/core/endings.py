@@ -45,11 +45,8 @@ def progressed(state: State, event: Progressed, *, now: float) -> None:
     replica = state.replicas.get(event.replica)
     if replica is None:
         return
-    produced, kv_before = replica.ledger.produced, replica.ledger.kv_tokens
-    for request_id, output_tokens in event.output_tokens.items():
-        grant = produced(request_id, output_tokens)
-        if grant is None:
-            continue
+    kv_before = replica.ledger.kv_tokens
+    for grant in replica.ledger.produced(event.output_tokens):
         waiting = grant.waiting
         due = cost.produced(
             state.policy, waiting.request, waiting.prompt_tokens, grant.output_tokens
@@ -177,7 +174,7 @@ def adopted(state: State, event: Adopted, *, now: float) -> None:
     replica.ledger.enter(grant, now)
     if event.is_started:
         replica.ledger.start(request.id)
-    replica.ledger.produced(request.id, event.output_tokens)
+    replica.ledger.produced({request.id: event.output_tokens})
     state.granted[request.id] = (grant, replica)
     if state.policy.release_at_once:
         grant.charged = 0.0

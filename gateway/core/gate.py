@@ -83,12 +83,13 @@ class Gates:
             replica.go_stale()
         waiting = replica.waiting
         replica.has_queue = waiting > 0
-        if self.closed_by(replica, last - 1, waiting, now) is None:
-            return last
-        for tier in range(last - 1):
-            if self.closed_by(replica, tier, waiting, now) is not None:
-                return tier
-        return last - 1
+        if self.closed_by(replica, 0, waiting, now) is not None:
+            return 0
+        # Ceilings never rise with the rank: what is open to one tier is open to all above it.
+        for tier in range(last - 1, 0, -1):
+            if self.closed_by(replica, tier, waiting, now) is None:
+                return tier + 1
+        return 1
 
     def closed_by(
         self, replica: Replica, tier: int, waiting: int, now: float, *, without: int = 0

@@ -5,7 +5,7 @@ the grants so that no question costs more than O(1); `invariants.py` derives the
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.core.flows import Waiting
@@ -22,9 +22,8 @@ class Grant:
 
     __slots__ = (
         "cached_tokens", "charged", "found_room", "granted_at", "in_use", "is_recalled",
-        "is_started",
-        "kv_tokens", "output_tokens", "prefill_tokens", "sequences", "slots", "tier", "waiting",
-        "was_favoured",
+        "is_started", "kv_tokens", "output_tokens", "predicted_tokens", "prefill_tokens",
+        "sequences", "slots", "tier", "waiting", "was_favoured",
     )  # fmt: skip
 
     def __init__(
@@ -48,6 +47,8 @@ class Grant:
         """Whether it was asked back and the answer is out."""
         self.output_tokens = 0
         """Produced so far, as far as we were told."""
+        self.predicted_tokens = waiting.output_tokens * request.sequences
+        """Output that its charge and its KV allow for already."""
         self.charged = waiting.cost
         """What its flow has been charged until now."""
         self.was_favoured = False
@@ -124,19 +125,26 @@ class Ledger:
         self._history.append((now, self.in_flight, self.kv_tokens))
         return grant
 
-    def produced(self, request_id: str, output_tokens: int) -> Grant | None:
-        """A running grant made `output_tokens` so far: more than predicted raises its KV."""
-        grant = self.grants.get(request_id)
-        if grant is None:
-            return None
-        grant.output_tokens = max(grant.output_tokens, output_tokens)
-        growth = grant.prefill_tokens * grant.sequences + output_tokens - grant.kv_tokens
-        if growth > 0:
-            grant.kv_tokens += growth
-            self.kv_tokens += growth
-            if not grant.is_started:
-                self.unstarted_kv_by_tier[grant.tier] += growth
-        return grant
+    def produced(self, output_tokens: Mapping[str, int]) -> list[Grant]:
+        """Running grants made so many tokens so far; returns those that outgrew their prediction.
+
+        More than predicted raises the KV they hold. Grants that are gone are skipped.
+        """
+        outgrown: list[Grant] = []
+        for request_id, tokens in output_tokens.items():
+            grant = self.grants.get(request_id)
+            if grant is None:
+                continue
+            grant.output_tokens = max(grant.output_tokens, tokens)
+            if tokens > grant.predicted_tokens:
+                outgrown.append(grant)
+                growth = grant.prefill_tokens * grant.sequences + tokens - grant.kv_tokens
+                if growth > 0:
+                    grant.kv_tokens += growth
+                    self.kv_tokens += growth
+                    if not grant.is_started:
+                        self.unstarted_kv_by_tier[grant.tier] += growth
+        return outgrown
 
     def note(self, now: float) -> None:
         """Remember what the sums are at `now`, for a scrape that comes back later."""

@@ -34,8 +34,8 @@ class Pool:
     __slots__ = (
         "_active_until", "_kinds", "_last_seen", "_plain_kinds", "_serving", "advisor", "count",
         "drain_rate", "elders", "floors", "forecasts", "gates", "has_adapters", "has_queued",
-        "headroom", "looked_at", "models", "open", "policy", "queues", "recall_checked_at", "recall_due_at",
-        "replicas", "shares", "slotless", "ties",
+        "headroom", "looked_at", "models", "open", "policy", "queues", "recall_checked_at",
+        "recall_due_at", "replicas", "shares", "slotless", "ties",
     )  # fmt: skip
 
     def __init__(

@@ -89,15 +89,17 @@ def fill_all(state: State, *, now: float, out: list[Decision]) -> None:
 def at_once(state: State, pool: Pool, waiting: Waiting, *, now: float, out: list[Decision]) -> bool:
     """Nothing ranks before it: grant this request without queueing it, if it fits anywhere."""
     pool.refresh_if_due(now)
-    candidates = []
-    for each in list(pool.open.values()) if waiting.kind.decodes else pool.replicas.values():
+    tier, decodes, candidates = waiting.request.tier, waiting.kind.decodes, []
+    for each in list(pool.open.values()) if decodes else pool.replicas.values():
         if each.reserved_for is not None:
             reservation.release(each, now)
-        is_open = pool.open_tiers(each, now) > 0
-        if is_open or not (waiting.kind.decodes or now < each.busy_until):
+        tiers = each.open_tiers
+        if tiers is None or each.has_queue:
+            tiers = pool.open_tiers(each, now)
+        if tiers > tier or (not decodes and each.is_usable and now >= each.busy_until):
             candidates.append(each)
-    search = Search(pool, [each for each in candidates if each.is_usable], now)
-    replica = search.place(waiting, judged_as=waiting.request.tier)
+    search = Search(pool, candidates, now)
+    replica = search.place(waiting, judged_as=tier)
     if replica is None:
         return False
     pool.pass_by(waiting)

@@ -125,6 +125,7 @@ def _plain_pool(pool: Pool, kinds: KindTable, now: float) -> dict[str, Any]:
         "seen": pool.snapshot(kinds.number_of, now),
         "recall_checked_age_s": age_s(pool.recall_checked_at, now),
         "recall_due_age_s": age_s(pool.recall_due_at, now),
+        "has_queued": pool.has_queued,
         "looked_age_s": age_s(pool.looked_at, now),
         "drain_rate": pool.drain_rate.snapshot(now),
         "advisor": pool.advisor.snapshot(now),
@@ -231,6 +232,7 @@ class _Restoring:
         pool.restore_seen(data["seen"], self.rank_of, now)
         pool.recall_checked_at = instant_of(data["recall_checked_age_s"], now)
         pool.recall_due_at = known_instant(data["recall_due_age_s"], now)
+        pool.has_queued = data["has_queued"]
         pool.looked_at = instant_of(data["looked_age_s"], now)
         pool.drain_rate.restore(data["drain_rate"], now)
         pool.advisor.restore(data["advisor"], now)

@@ -127,7 +127,7 @@ ROOM = (
       "return self.headroom_max * math.exp(-decay * tier)",
       "return self.headroom_max * math.exp(decay * tier)", days()),
     M("headroom outlives its tier", "pool.py",
-      "held = seen is not None and now - seen <= policy.hold_s", "held = seen is not None",
+      "(seen is not None and now - seen <= policy.hold_s)", "(seen is not None)",
       days(3)),
     M("a replica that failed a request is tried again", "pool.py",
       "            replicas = replicas - request.excluded",
@@ -171,11 +171,11 @@ ROOM = (
 
 RELEASES = (
     M("size does not matter", "placement.py",
-      "            if pool.gates.unfit_by(waiting, best, judged_as, self._now) is None:",
-      "            if pool.gates.unfit_by(waiting, best, judged_as, self._now) != 'no':", days()),
+      "return self._pool.gates.unfit_by(waiting, replica, judged_as, self._now) is None",
+      "return self._pool.gates.unfit_by(waiting, replica, judged_as, self._now) != 'no'", days()),
     M("a reserved replica takes others", "placement.py",
-      "            and (replica.reserved_for is None or replica.reserved_for is waiting)\n", "",
-      days()),
+      "if replica.reserved_for is not None and replica.reserved_for is not waiting:",
+      "if replica.reserved_for is waiting:", days()),
     M("a reservation is for ever", "reservation.py",
       "    return replica.is_usable and now < replica.reserved_until",
       "    return replica.is_usable",
@@ -221,8 +221,7 @@ WAITING = (
       "            victim = admission.victim(state.pools)\n", "            victim = newcomer\n",
       gives_way(1, 1, 1, 1, 1, 1, 1, 1)),
     M("the upper tier gives way", "admission.py",
-      "    lowest = max(rank for rank, _ in backlogged)",
-      "    lowest = min(rank for rank, _ in backlogged)", gives_way(0, 1, 0, 1, 0, 1, 0, 1)),
+      "in sorted(ranks, reverse=True):", "in sorted(ranks):", gives_way(0, 1, 0, 1, 0, 1, 0, 1)),
     M("the oldest gives way", "admission.py",
       "    return max(waiting, key=lambda each: each.sequence, default=None)",
       "    return min(waiting, key=lambda each: each.sequence, default=None)",
@@ -237,7 +236,8 @@ WAITING = (
     M("a deadline outlives its request", "waitroom.py",
       "        self.deadlines.left()\n", "", days()),
     M("wakes come too late", "scheduler.py",
-      "min(first.deadline, now + RECHECK_S)", "max(first.deadline, now + RECHECK_S)", days()),
+      "min(at, first.deadline, now + RECHECK_S)",
+      "min(at, max(first.deadline, now + RECHECK_S))", days()),
 )  # fmt: skip
 
 FORECASTS = (

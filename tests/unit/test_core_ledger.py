@@ -105,14 +105,14 @@ def test_output_beyond_the_prediction_raises_the_kv_in_use() -> None:
     """A long answer would otherwise be invisible to the gate until the engine preempts."""
     ledger = Ledger(tiers=1)
     ledger.enter(a_grant("a"), 1.0)
-    ledger.produced("a", 5)
+    ledger.produced({"a": 5})
     assert ledger.kv_tokens == 15
-    ledger.produced("a", 40)
+    ledger.produced({"a": 40})
     assert (ledger.kv_tokens, ledger.unstarted_kv_by_tier) == (50, [50])
     ledger.start("a")
-    ledger.produced("a", 90)
+    ledger.produced({"a": 90})
     assert (ledger.kv_tokens, ledger.unstarted_kv_by_tier) == (100, [0])
-    assert ledger.produced("unknown", 90) is None
+    assert ledger.produced({"unknown": 90}) == []
     ledger.leave("a", 3.0)
     assert ledger.kv_tokens == 0
 
@@ -121,9 +121,9 @@ def test_the_kv_of_several_sequences_grows_by_what_all_of_them_made() -> None:
     """Each of the four holds the prompt, and the output is told as a sum."""
     ledger = Ledger(tiers=1)
     ledger.enter(a_grant("a", sequences=4), 1.0)
-    ledger.produced("a", 20)
+    ledger.produced({"a": 20})
     assert ledger.kv_tokens == 60
-    ledger.produced("a", 32)
+    ledger.produced({"a": 32})
     assert ledger.kv_tokens == 72
 
 
@@ -131,10 +131,9 @@ def test_an_older_count_of_the_output_takes_nothing_back() -> None:
     """Batches of progress may overtake one another; what was produced stays produced."""
     ledger = Ledger(tiers=1)
     ledger.enter(a_grant("a"), 1.0)
-    ledger.produced("a", 40)
-    grant = ledger.produced("a", 8)
-    assert grant is not None
-    assert grant.output_tokens == 40
+    ledger.produced({"a": 40})
+    assert ledger.produced({"a": 8}) == []
+    assert ledger.grants["a"].output_tokens == 40
     assert ledger.kv_tokens == 50
 
 
@@ -154,7 +153,7 @@ def test_what_the_engine_holds_already_is_neither_prefill_nor_new_kv() -> None:
     ledger = Ledger(tiers=1)
     ledger.enter(a_grant("a", prompt_tokens=1_000, cached_tokens=960), 1.0)
     assert (ledger.unstarted_prompt_tokens, ledger.kv_tokens) == (40, 45)
-    ledger.produced("a", 10)
+    ledger.produced({"a": 10})
     assert ledger.kv_tokens == 50
     ledger.leave("a", 2.0)
     assert ledger.unstarted_prompt_tokens == ledger.kv_tokens == 0

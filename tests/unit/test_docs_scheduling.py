@@ -6,11 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from gateway.core import admission
+from gateway.core import admission, kinds, limiter, quantiles, scaling, weigh
+from gateway.core import replica as beliefs
 from gateway.core.flows import Waiting
 from gateway.core.freeness import capacity_and_use, freeness
 from gateway.core.gate import Closed, Gates, reserved_shares
@@ -30,12 +32,23 @@ from gateway.core.messages import (
     Usage,
 )
 from gateway.core.placement import Search
-from gateway.core.policy import DEFAULT_TIERS, Affinity, Cost, CostWeights, Policy, Scaling, Tier
+from gateway.core.policy import (
+    DEFAULT_TIERS,
+    HEADROOM_DECAY_SPAN,
+    Affinity,
+    Cost,
+    CostWeights,
+    Policy,
+    Scaling,
+    Tier,
+)
 from gateway.core.pool import Pool
 from gateway.core.replica import SPEED_HALVING_S, Replica
 from gateway.core.scaling import ScalingAdvisor
 from gateway.core.scheduler import Scheduler
 from gateway.errors import REFUSALS
+from tests.simulation import test_moving
+from tests.simulation.fleet import figures
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "scheduling.md").read_text()
@@ -140,6 +153,34 @@ def test_the_defaults_that_the_text_mentions_are_the_codes() -> None:
     assert "default of 2 % for each lower tier, 94 % always" in " ".join(PAGE.split())
     assert (Scaling().below, Scaling().above) == (-0.1, 0.6)
     assert "The defaults, -0.1 and 0.6," in " ".join(PAGE.split())
+
+
+def test_the_figures_in_the_running_text_are_the_codes() -> None:
+    """Not every figure has its name beside it."""
+    text = " ".join(PAGE.split())
+    for words in (
+        f"smallest of the last {COUNTS[beliefs.FOREIGN_WINDOW]} scrapes",
+        f"**Staleness**: {COUNTS[beliefs.FRESH_INTERVALS]} scrape intervals after",
+        f"the {beliefs.FOREIGN_QUANTILE:.0%}".rstrip("%") + "th percentile of the foreign load",
+        f"counters stand still for {COUNTS[int(beliefs.FROZEN_S)]} seconds",
+        f"once {beliefs.ITL_TOKENS_MIN} tokens lie between",
+        f"slowness > 1 L <- min(L, ran x max({limiter.CUT_MIN}, 1/slowness))",
+        f"slowness <= {limiter.CALM} and L < 2 x ran",
+        f"max(ran + {limiter.TRIED}, ran / slowness)",
+        f"One move per {limiter.TOKENS_A_STEP} tokens",
+        f"to {limiter.BUSY_CUT} of what ran",
+        f"arrival + predicted tokens / {weigh.SHORTEST_OVERTAKES_TOKENS_PER_S:.0f} ",
+        f"below {4**kinds.SMALL_TOKENS_LOG4:,} tokens are one size",
+        f"by half every {quantiles.HALF_LIFE_SAMPLES} newer ones",
+        f"`bounds.prefixes` blocks of {PREFIX_BLOCK_TOKENS} tokens",
+        f"decay = {HEADROOM_DECAY_SPAN} / (K - 1) unless set",
+        f"1 - load/rest >= below + {scaling.SAFE}",
+        f"(capacity - used - waiting) / capacity, within -{scaling.SIGNAL_MAX:.0f} ..",
+    ):
+        assert words in text, words
+
+
+COUNTS = {3: "three", 10: "ten"}
 
 
 # Alice, Bob and Carol.
@@ -273,14 +314,48 @@ def kept(headroom: list[float], is_active: list[bool]) -> list[tuple[float, int,
     ]
 
 
+def test_the_slots_that_headroom_leaves_are_those_of_the_gates() -> None:
+    """Small engines pay most, and how much is decided by whole slots."""
+    usable, first = [], []
+    for headroom_max, slots in product((0.2, 0.05), (8, 64)):
+        policy = Policy(tiers=DEFAULT_TIERS, headroom_max=headroom_max)
+        gates = Gates(policy)
+        shares = [policy.headroom_fraction(rank) for rank in range(4)]
+        gates.reserved = reserved_shares(shares, [True] * 4)
+        away = gates.away(replica_of("r"), slots)
+        usable.append(slots - away[-1])
+        first.append(away[1])
+    text = " ".join(section("What headroom costs").split())
+    stated = text[text.index("with 0.2 the last tier") : text.index(". So:")]
+    assert numbers(stated) == [0.2, usable[0], 8, usable[1], 64, 0.05, usable[2], 8, usable[3], 64]
+    assert "one slot of 8, or four of 64, is still kept for them" in text
+    assert first[2:] == [1, 4]
+
+
 def test_a_slow_replica_opens_after_the_silence_that_is_stated() -> None:
     """How long a shut gate stays shut is the first question of a night with a slow engine."""
     stated_s = numbers(re.findall(r"opens after\s+([\d.]+) s", PAGE)[0])[0]
-    replica = replica_of("r")
-    replica.tpot_s, replica.tpot_at = 0.2, 0.0
+    replica = slow_replica()
     assert stated_s == pytest.approx(SPEED_HALVING_S * math.log2(50 / 3), abs=0.05)
-    assert replica.tpot_over(0.15, stated_s - 0.1)
-    assert not replica.tpot_over(0.15, stated_s + 0.1)
+    assert replica.tpot_over(0.15, 10, stated_s - 0.1)
+    assert not replica.tpot_over(0.15, 10, stated_s + 0.1)
+
+
+def test_a_replica_slow_for_its_batch_opens_to_a_smaller_one_as_stated() -> None:
+    """Whoever sees a gate open at a TPOT above its limit must find out why here."""
+    text = " ".join(PAGE.split())
+    assert "seen at 200 ms with 10 there, a limit of 150 ms lets in one more" in text
+    assert "up to a batch of 7, since 200 x 7/10 = 140" in text
+    replica = slow_replica()
+    assert not replica.tpot_over(0.15, 7 - 1, 0.0)
+    assert replica.tpot_over(0.15, 7, 0.0)
+
+
+def slow_replica() -> Replica:
+    """One that took 200 ms a token at instant 0, with ten sequences there."""
+    replica = replica_of("r")
+    replica.tpot_s, replica.tpot_at, replica.tpot_in_use = 0.2, 0.0, 10.0
+    return replica
 
 
 def test_the_limiter_cuts_as_in_the_example() -> None:
@@ -294,9 +369,21 @@ def test_the_limiter_cuts_as_in_the_example() -> None:
 # Where, and how many.
 
 
+def test_recall_is_worth_what_is_stated() -> None:
+    """An operator whose engines dislike aborted requests weighs them against this."""
+    text = " ".join(section("What the others cost").split())
+    stated = text[text.index("98th percentile") : text.index("came in time")]
+    _, off_s, on_s, asked = numbers(stated)
+    for recall, stated_s in ((False, off_s), (True, on_s)):
+        fleet = test_moving.intruded(recall=recall)
+        ttfts_s = figures.ttfts_s(fleet, test_moving.is_any, 5.0, 100.0)
+        assert figures.percentile(ttfts_s, 0.98) == pytest.approx(stated_s, abs=0.5)
+    assert fleet.moved == fleet.recalls == pytest.approx(asked, abs=5)
+
+
 def replica_of(name: str) -> Replica:
     """One with the slots and the memory of the examples."""
-    replica = Replica(name, tiers=4, blocks=100, sessions=100)
+    replica = Replica(name, tiers=4, blocks=100)
     replica.models = frozenset({"m"})
     replica.configured_slots = SLOTS
     replica.count_slots()
@@ -305,7 +392,7 @@ def replica_of(name: str) -> Replica:
 
 
 def put(replica: Replica, pool: Pool, kv_by_tier: Mapping[str, int], *, started: bool) -> None:
-    """One sequence a tier; a name may carry a number to tell two of a tier apart."""
+    """One sequence a tier, half of it prompt; a name may carry a number to tell two of a tier apart."""
     rank_of = {tier.name: rank for rank, tier in enumerate(DEFAULT_TIERS)}
     for name, kv_tokens in kv_by_tier.items():
         tier = rank_of[name.rstrip("0123456789")]
@@ -313,7 +400,7 @@ def put(replica: Replica, pool: Pool, kv_by_tier: Mapping[str, int], *, started:
             id=f"{replica.name}-{name}", model="m", tier=tier, tenant="t", user="u", arrived_at=0.0
         )
         waiting = Waiting(request, kind=pool.kind_of(request, kv_tokens), sequence=0)
-        waiting.prompt_tokens = waiting.kv_tokens = kv_tokens
+        waiting.prompt_tokens, waiting.kv_tokens = kv_tokens // 2, kv_tokens
         replica.ledger.enter(Grant(waiting, sequences=1, cached_tokens=0, granted_at=0.0), 0.0)
         if started:
             replica.ledger.start(request.id)
