@@ -133,9 +133,9 @@ class Ledger:
         outgrown: list[Grant] = []
         for request_id, tokens in output_tokens.items():
             grant = self.grants.get(request_id)
-            if grant is None:
+            if grant is None or tokens <= grant.output_tokens:
                 continue
-            grant.output_tokens = max(grant.output_tokens, tokens)
+            grant.output_tokens = tokens
             if tokens > grant.predicted_tokens:
                 outgrown.append(grant)
                 growth = grant.prefill_tokens * grant.sequences + tokens - grant.kv_tokens

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core import admission, kinds, limiter, quantiles, scaling, weigh
+from gateway.core import admission, kinds, limiter, policy, quantiles, scaling, weigh
 from gateway.core import replica as beliefs
 from gateway.core.flows import Waiting
 from gateway.core.freeness import capacity_and_use, freeness
@@ -32,16 +32,7 @@ from gateway.core.messages import (
     Usage,
 )
 from gateway.core.placement import Search
-from gateway.core.policy import (
-    DEFAULT_TIERS,
-    HEADROOM_DECAY_SPAN,
-    Affinity,
-    Cost,
-    CostWeights,
-    Policy,
-    Scaling,
-    Tier,
-)
+from gateway.core.policy import DEFAULT_TIERS, Affinity, Cost, CostWeights, Policy, Scaling, Tier
 from gateway.core.pool import Pool
 from gateway.core.replica import SPEED_HALVING_S, Replica
 from gateway.core.scaling import ScalingAdvisor
@@ -55,6 +46,7 @@ PAGE = (DOCS / "scheduling.md").read_text()
 FOUR = Policy(tiers=DEFAULT_TIERS)
 SLOTS, KV_TOKENS = 16, 100_000
 STANDARD = 2
+COUNTS = {3: "three", 10: "ten"}
 SENDS = {"a": ("alice", 100, 50), "b": ("bob", 300, 150), "c": ("carol", 100, 50)}
 """First letter of an id -> user, prompt tokens, output tokens foreseen."""
 
@@ -173,14 +165,11 @@ def test_the_figures_in_the_running_text_are_the_codes() -> None:
         f"below {4**kinds.SMALL_TOKENS_LOG4:,} tokens are one size",
         f"by half every {quantiles.HALF_LIFE_SAMPLES} newer ones",
         f"`bounds.prefixes` blocks of {PREFIX_BLOCK_TOKENS} tokens",
-        f"decay = {HEADROOM_DECAY_SPAN} / (K - 1) unless set",
+        f"decay = {policy.HEADROOM_DECAY_SPAN} / (K - 1) unless set",
         f"1 - load/rest >= below + {scaling.SAFE}",
         f"(capacity - used - waiting) / capacity, within -{scaling.SIGNAL_MAX:.0f} ..",
     ):
         assert words in text, words
-
-
-COUNTS = {3: "three", 10: "ten"}
 
 
 # Alice, Bob and Carol.
@@ -303,14 +292,16 @@ def test_the_headroom_table_is_what_the_gates_keep() -> None:
     assert sum(headroom[:STANDARD]) * SLOTS == pytest.approx(4.59, abs=0.005)
 
 
-def kept(headroom: list[float], is_active: list[bool]) -> list[tuple[float, int, int]]:
+def kept(
+    headroom: list[float], is_active: list[bool], slots: int = SLOTS
+) -> list[tuple[float, int, int]]:
     """By tier: percent reserved, slots and KV tokens that it may use."""
     gates = Gates(FOUR)
     gates.reserved = reserved_shares(headroom, is_active)
-    away = gates.away(replica_of("r"), SLOTS)
+    away = gates.away(replica_of("r"), slots)
     return [
-        (100 * share, SLOTS - slots, math.floor(KV_TOKENS * (1 - share)))
-        for share, slots in zip(gates.reserved, away, strict=True)
+        (100 * share, slots - less, math.floor(KV_TOKENS * (1 - share)))
+        for share, less in zip(gates.reserved, away, strict=True)
     ]
 
 
@@ -318,13 +309,10 @@ def test_the_slots_that_headroom_leaves_are_those_of_the_gates() -> None:
     """Small engines pay most, and how much is decided by whole slots."""
     usable, first = [], []
     for headroom_max, slots in product((0.2, 0.05), (8, 64)):
-        policy = Policy(tiers=DEFAULT_TIERS, headroom_max=headroom_max)
-        gates = Gates(policy)
-        shares = [policy.headroom_fraction(rank) for rank in range(4)]
-        gates.reserved = reserved_shares(shares, [True] * 4)
-        away = gates.away(replica_of("r"), slots)
-        usable.append(slots - away[-1])
-        first.append(away[1])
+        known = Policy(tiers=DEFAULT_TIERS, headroom_max=headroom_max)
+        left = kept([known.headroom_fraction(rank) for rank in range(4)], [True] * 4, slots)
+        usable.append(left[-1][1])
+        first.append(slots - left[1][1])
     text = " ".join(section("What headroom costs").split())
     stated = text[text.index("with 0.2 the last tier") : text.index(". So:")]
     assert numbers(stated) == [0.2, usable[0], 8, usable[1], 64, 0.05, usable[2], 8, usable[3], 64]
@@ -392,7 +380,7 @@ def replica_of(name: str) -> Replica:
 
 
 def put(replica: Replica, pool: Pool, kv_by_tier: Mapping[str, int], *, started: bool) -> None:
-    """One sequence a tier, half of it prompt; a name may carry a number to tell two of a tier apart."""
+    """One sequence a tier, half of it prompt; a number in a name tells two of a tier apart."""
     rank_of = {tier.name: rank for rank, tier in enumerate(DEFAULT_TIERS)}
     for name, kv_tokens in kv_by_tier.items():
         tier = rank_of[name.rstrip("0123456789")]
