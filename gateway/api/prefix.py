@@ -7,7 +7,7 @@ its request a warm replica and nothing more.
 Each hash is the tag of its model and tenant (64 bits of BLAKE2b) above the CRC-32 of the prompt up
 to the end of the block. A CRC takes a third of the time of a cryptographic hash here; it can be
 forged, but only below one's own tag, so that tenants cannot meet. By chance a new beginning looks
-like one of the 65,536 that a replica remembers once in 2^16 times, and is placed a little worse.
+like one of the 8,192 that a replica remembers once in 2^19 times, and is placed a little worse.
 """
 
 import sys

@@ -150,6 +150,8 @@ def environment(inherited: Mapping[str, str]) -> dict[str, str]:
     """The caller's environment without gateway settings, with this package importable."""
     kept = {name: value for name, value in inherited.items() if not _is_setting(name)}
     root = str(Path(gateway.__file__).parents[1])
+    # The package that runs, compiled or not, and not the one below the current folder.
+    kept["PYTHONSAFEPATH"] = "1"
     kept["PYTHONPATH"] = os.pathsep.join(filter(None, [root, kept.get("PYTHONPATH")]))
     return kept
 

@@ -7,7 +7,7 @@ a warm replica while a cold one is free.
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Generic, TypeVar
 
 from gateway.core.messages import PREFIX_BLOCK_TOKENS, Request
@@ -40,11 +40,14 @@ class Recent(Generic[Key]):
         """All of them, the least recently used first."""
         return list(self._keys)
 
-    def use(self, key: Key) -> None:
-        """`key` was used now."""
+    def use(self, used: Iterable[Key]) -> None:
+        """All of these were used now, the last of them last."""
         keys = self._keys
-        keys[key] = None
-        keys.move_to_end(key)
+        for key in used:
+            if key in keys:
+                keys.move_to_end(key)
+            else:
+                keys[key] = None
         while len(keys) > self.limit:
             keys.popitem(last=False)
 
@@ -66,8 +69,7 @@ class Cache(Recent[int]):
     def sent(self, prefix: tuple[int, ...]) -> None:
         """A prompt that begins with these blocks went to this replica."""
         # The last block first: what is forgotten first must be the end of a prompt.
-        for block in reversed(prefix):
-            self.use(block)
+        self.use(reversed(prefix))
 
 
 class Holders(Generic[Key]):
@@ -83,18 +85,20 @@ class Holders(Generic[Key]):
         """Names of replicas, the last one first."""
         return self._names.get(key, ())
 
-    def had(self, key: Key, name: str) -> None:
-        """`name` has it now."""
-        names, known = self._names, self._names.get(key)
-        if known is None:
-            names[key] = (name,)
-            if len(names) > self.limit:
-                names.popitem(last=False)
-            return
-        if known[0] != name:
-            others = tuple(each for each in known if each != name)
-            names[key] = (name, *others[: HOLDERS_MAX - 1])
-        names.move_to_end(key)
+    def had(self, keys: Iterable[Key], name: str) -> None:
+        """`name` has all of these now."""
+        names, alone = self._names, (name,)
+        for key in keys:
+            known = names.get(key)
+            if known is None:
+                names[key] = alone
+                continue
+            if known[0] != name:
+                others = tuple(each for each in known if each != name)
+                names[key] = (name, *others[: HOLDERS_MAX - 1])
+            names.move_to_end(key)
+        while len(names) > self.limit:
+            names.popitem(last=False)
 
     def drop(self, name: str) -> None:
         """`name` lost all it had. O(keys)."""
@@ -123,12 +127,12 @@ class Ties:
 
     def sent(self, request: Request, name: str, *, has_adapters: bool) -> None:
         """`request` went to replica `name`."""
-        for block in reversed(request.prefix):
-            self.blocks.had(block, name)
+        if request.prefix:
+            self.blocks.had(reversed(request.prefix), name)
         if request.session is not None:
-            self.sessions.had(request.session, name)
+            self.sessions.had((request.session,), name)
         if has_adapters:
-            self.adapters.had(request.model, name)
+            self.adapters.had((request.model,), name)
 
     def drop(self, name: str) -> None:
         """Replica `name` was lost: it may come back empty."""

@@ -186,7 +186,7 @@ def replica_of(data: Mapping[str, Any], policy: Policy, now: float) -> Replica:
     replica.reserved_until = now - data["reserved_age_s"]
     replica.release_rate.restore(data["release_rate"], now)
     for block in data["cached_blocks"]:
-        replica.cache.use(block)
+        replica.cache.use((block,))
     _restore_learnt(replica, data, now)
     return replica
 
@@ -242,13 +242,13 @@ def restore_ties(ties: Ties, data: Mapping[str, Any]) -> None:
     """Remember what `plain_ties` told, as far as the bounds of these allow."""
     for block, names in data["blocks"]:
         for name in reversed(names):
-            ties.blocks.had(block, name)
+            ties.blocks.had((block,), name)
     for session, names in data["sessions"]:
         for name in reversed(names):
-            ties.sessions.had(session, name)
+            ties.sessions.had((session,), name)
     for adapter, names in data["adapters"]:
         for name in reversed(names):
-            ties.adapters.had(adapter, name)
+            ties.adapters.had((adapter,), name)
 
 
 def gone_waiting() -> Waiting:

@@ -77,7 +77,7 @@ def test_without_a_core_a_command_is_left_as_it_is() -> None:
 def test_the_callers_gateway_settings_do_not_reach_the_gateway() -> None:
     """A policy in the caller's environment would be measured without a word in the report."""
     kept = environment({"PATH": "/bin", "FAIRGATE_LISTEN__PORT": "1", "fairgate_x": "1"})
-    assert set(kept) == {"PATH", "PYTHONPATH"}
+    assert set(kept) == {"PATH", "PYTHONPATH", "PYTHONSAFEPATH"}
     assert (Path(kept["PYTHONPATH"]) / "gateway" / "__init__.py").exists()
 
 

@@ -16,10 +16,10 @@ TWO_BLOCKS = 2 * PREFIX_BLOCK_TOKENS
 def test_of_more_keys_than_fit_the_least_recently_used_go() -> None:
     """The bound is what keeps a year of prompts out of the memory."""
     recent: Recent[str] = Recent(2)
-    recent.use("a")
-    recent.use("b")
-    recent.use("a")
-    recent.use("c")
+    recent.use(("a",))
+    recent.use(("b",))
+    recent.use(("a",))
+    recent.use(("c",))
     assert recent.keys() == ["a", "c"]
     assert len(recent) == 2
     assert "a" in recent
@@ -30,9 +30,9 @@ def test_a_lower_bound_takes_effect_at_the_next_use() -> None:
     """A new policy must be able to give memory back."""
     recent: Recent[int] = Recent(5)
     for key in range(5):
-        recent.use(key)
+        recent.use((key,))
     recent.limit = 2
-    recent.use(9)
+    recent.use((9,))
     assert recent.keys() == [4, 9]
 
 
@@ -62,10 +62,10 @@ def test_the_last_holder_of_a_key_comes_first_and_only_a_few_are_kept() -> None:
     holders: Holders[str] = Holders(10)
     assert holders.of("k") == ()
     for name in ("a", "b", "a"):
-        holders.had("k", name)
+        holders.had(("k",), name)
     assert holders.of("k") == ("a", "b")
     for number in range(9):
-        holders.had("k", f"r{number}")
+        holders.had(("k",), f"r{number}")
     assert holders.of("k") == ("r8", "r7", "r6", "r5")
     assert len(holders.of("k")) == HOLDERS_MAX
 
@@ -74,7 +74,7 @@ def test_of_more_keys_than_fit_the_one_used_longest_ago_has_no_holder() -> None:
     """Sessions are named by clients: a million of them must cost no more than the bound."""
     holders: Holders[str] = Holders(2)
     for key in ("a", "b", "a", "c"):
-        holders.had(key, "r")
+        holders.had((key,), "r")
     assert holders.items() == [("a", ("r",)), ("c", ("r",))]
     assert holders.of("b") == ()
 
