@@ -203,6 +203,18 @@ def test_what_a_forgotten_flow_still_owes_is_charged_and_a_refund_is_nothing() -
     assert tags(queue, "w") == {"x": 5.0}
 
 
+def test_a_forgotten_flow_owes_also_less_than_one_and_from_now_on() -> None:
+    """Costs in GPU seconds are small; and a debt behind virtual time would be none."""
+    queue = queue_of()
+    for number in range(3):
+        queue.pass_by(waiting(f"a{number}", cost=5.0))
+    queue.settle("w", "x", 0.5)
+    assert queue.tenants["w"].start == 10.5
+    assert tags(queue, "w") == {"x": 0.5}
+    queue.settle("t", "y", 0.5)
+    assert tags(queue)["y"] == 10.5
+
+
 def test_a_flow_whose_tag_is_ahead_is_not_forgotten() -> None:
     """Who was served much a moment ago would come back as a newcomer, and first."""
     queue = queue_of(waiting("keep", user="keep"))
@@ -324,6 +336,17 @@ def test_a_newcomer_is_not_set_back_by_those_who_are_served_faster_elsewhere() -
     assert released(queue, 4, OTHER) == ["late0", "f20", "late1", "f21"]
 
 
+def test_a_new_user_is_not_set_back_by_colleagues_who_are_served_faster_elsewhere() -> None:
+    """Inside a tenant the newcomer to its slow model would wait for the fast one's past."""
+    queue = queue_of(waiting("slow0", user="slow"), waiting("slow1", sequence=1, user="slow"))
+    for number in range(30):
+        queue.push(waiting(f"f{number}", sequence=2 + number, user="fast", kind=OTHER))
+    released(queue, 20, OTHER)
+    queue.push(waiting("new0", sequence=90, user="new"))
+    queue.push(waiting("new1", sequence=91, user="new"))
+    assert released(queue, 4) == ["slow0", "new0", "slow1", "new1"]
+
+
 # --- shares and the heaviest ------------------------------------------------------------------
 
 
@@ -354,6 +377,19 @@ def test_the_heaviest_flow_has_the_largest_waiting_cost_over_its_weights() -> No
     queue.push(waiting("w2", sequence=3, tenant="w", user="w", cost=1.0))
     weight, tenant, user = queue.heaviest()
     assert (weight, tenant.name, user.name) == (6.5, "w", "w")
+
+
+@pytest.mark.parametrize(
+    "light", [Tenant(weight=0.5), Tenant(weight=1.0, users={"a": 0.5})], ids=["tenant", "user"]
+)
+def test_a_weight_below_one_makes_a_flow_heavier(light: Tenant) -> None:
+    """Whoever was given half a share must not make others lose their requests."""
+    queue = queue_of(
+        waiting("a", user="a", cost=4.0), waiting("b", sequence=1, tenant="w", cost=5.0),
+        tenants={"t": light},
+    )  # fmt: skip
+    weight, _, user = queue.heaviest()
+    assert (weight, user.name) == (8.0, "a")
 
 
 def test_the_heaviest_is_found_again_when_what_waited_was_served() -> None:

@@ -105,6 +105,13 @@ def test_a_fresh_replica_is_filled_evenly_over_its_warm_up() -> None:
     assert closed(gates, replica, now=20.0) is None
 
 
+def test_a_warm_up_of_less_than_a_second_is_a_warm_up() -> None:
+    """Whoever set half a second would get a full batch into a cold engine."""
+    replica = a_replica(slots=8)
+    replica.warm_from, replica.warm_until = 10.0, 10.5
+    assert Gates(tier_policy()).warm_slots(replica, 10.25) == 4.0
+
+
 def test_without_known_slots_a_fresh_replica_is_filled_to_what_it_ran_before() -> None:
     """Nothing else is known of it."""
     gates = Gates(tier_policy())
@@ -247,6 +254,30 @@ def test_several_sequences_keep_the_headroom_and_use_the_allowance() -> None:
     unknown = a_replica()
     put(unknown, "a", starts=True)
     assert gates.unfit_by(six, unknown, 0, 0.0) is None
+
+
+def test_two_sequences_are_several_already() -> None:
+    """`n: 2` is the commonest of them: one place is not enough, whichever limit there is."""
+    for policy, slots in ((one_tier(inflight_limit=4), 16), (tier_policy(queue_limit=0), 4)):
+        script = Play(policy).replica("r", slots=slots).arrive_many("a", 3)
+        script.arrive("n2", sequences=2).expect_waiting("n2")
+        script.finish("a0").expect_granted("n2")
+
+
+def test_several_sequences_may_wait_in_the_engine_as_one_may() -> None:
+    """What bridges the round trip is decided by the rate of this instant, at once and later."""
+    script = Play(tier_policy(queue_limit=2)).replica("r", slots=4).arrive_many("a", 3)
+    script.arrive("n2", sequences=2).expect_granted("n2").arrive("m2", sequences=2)
+    script.expect_waiting("m2").finish("a0", "a1").expect_granted("m2")
+
+
+def test_what_others_run_takes_room_from_several_sequences() -> None:
+    """Another gateway's request is one sequence less that fits, not one more."""
+    replica = a_replica(slots=4)
+    replica.foreign = 1
+    policy = tier_policy(queue_limit=0)
+    assert unfit(policy, replica, sequences=3) is None
+    assert unfit(policy, replica, sequences=4) is Closed.HEADROOM
 
 
 def test_more_sequences_than_slots_are_charged_as_all_slots() -> None:

@@ -187,6 +187,16 @@ def test_a_past_that_was_forgotten_is_unknown_not_empty() -> None:
     assert ledger.at(HISTORY_MAX) == (0, 0)
 
 
+def test_the_past_is_remembered_within_a_bound() -> None:
+    """A busy replica changes a thousand times a second, for months."""
+    ledger = Ledger(tiers=1)
+    for turn in range(HISTORY_MAX):
+        ledger.enter(a_grant("a"), float(turn))
+        ledger.leave("a", turn + 0.5)
+    assert ledger.at(1.0) is None
+    assert ledger.at(HISTORY_MAX - 1.0) == (1, 15)
+
+
 def test_the_unstarted_stay_in_the_order_of_their_release() -> None:
     """The engine starts them in that order: the newest is the last to start."""
     ledger = Ledger(tiers=1)

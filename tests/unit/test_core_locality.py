@@ -185,3 +185,13 @@ def test_the_rest_of_a_broken_stream_is_not_overtaken_by_a_cached_prompt() -> No
     """Its client reads half an answer: it is first in its tier, whatever is cached."""
     known = script().arrive("a", prefix=COLD).arrive("chat", prefix=WARM)
     known.arrive("rest", prefix=(), is_continuation=True).finish("held").expect_granted("rest")
+
+
+def test_a_cached_prompt_that_does_not_fit_overtakes_nobody() -> None:
+    """The slot would go to a prompt that the engine cannot begin."""
+    script = Script(one_tier(within_user="prefix")).replica("r", slots=3)
+    script.arrive("held", prefix=WARM, prompt_tokens=192).first_token("held")
+    script.arrive("new", prompt_tokens=7_000).arrive("full").expect_granted("new", "full")
+    script.arrive("a", prefix=COLD, prompt_tokens=200)
+    script.arrive("chat", prefix=WARM, prompt_tokens=2_000).expect_waiting("a", "chat")
+    script.finish("held").expect_granted("a").expect_waiting("chat")

@@ -275,6 +275,30 @@ def test_one_that_ranks_behind_was_not_passed_over() -> None:
     assert choice.passed_over == []
 
 
+def test_the_best_ranked_of_all_classes_goes_whichever_was_looked_at_first() -> None:
+    """A class that ranks worse must not hide one that ranks better."""
+    line = [
+        a_waiting(f"n{n}", sequences=n, arrived_at=at) for n, at in ((1, 2.0), (2, 3.0), (3, 1.0))
+    ]
+    for each in line:
+        each.key = each.request.arrived_at
+    pool = a_pool(*line)
+    choice = choose(pool, list(pool.replicas.values()), 3.0)
+    assert choice is not None
+    assert choice.waiting.request.id == "n3"
+
+
+def test_one_whose_own_replica_is_shut_was_not_passed_over() -> None:
+    """It waits for a slot like everybody: no replica must be drained for it."""
+    mine, other = a_waiting("mine", excluded=frozenset({"s"})), a_waiting("other", user="v")
+    pool = a_pool(mine, other, slots=1)
+    put_many(pool.replicas["r"], 1)
+    pool.touch_all()
+    choice = choose(pool, list(pool.replicas.values()), 0.0)
+    assert choice is not None
+    assert (choice.waiting, choice.passed_over) == (other, [])
+
+
 def place(pool: Pool, waiting: Waiting, *names: str) -> str | None:
     """Where it goes by the gates of tier 0, of these replicas in this order."""
     replicas = [pool.replicas[name] for name in names]
@@ -319,6 +343,30 @@ def test_warmth_counts_for_what_is_free_and_not_for_what_is_overfull() -> None:
     assert place(pool, waiting, "r", "s") == "s"
     for name in "rs":
         put_many(pool.replicas[name], 5)
+    pool.touch_all()
+    assert place(pool, waiting, "r", "s") == "r"
+
+
+def test_warmth_counts_on_a_nearly_full_replica_too() -> None:
+    """Most of a busy day's releases go into the last free slot."""
+    waiting = a_waiting("a", session="x")
+    pool = a_pool(waiting)
+    pool.ties.sent(waiting.request, "s", has_adapters=False)
+    for name in "rs":
+        put_many(pool.replicas[name], 3)
+    pool.touch_all()
+    assert place(pool, waiting, "r", "s") == "s"
+
+
+def test_the_warm_one_is_taken_unless_another_is_twice_as_free() -> None:
+    """The documented meaning of the figure: more would pile up where everybody was before."""
+    waiting = a_waiting("a", session="x")
+    pool = a_pool(waiting, slots=12)
+    pool.ties.sent(waiting.request, "s", has_adapters=False)
+    put_many(pool.replicas["s"], 1)  # 11 against 12
+    pool.touch_all()
+    assert place(pool, waiting, "r", "s") == "s"
+    put_many(pool.replicas["s"], 1, prefix="q")  # 10 / 2 against 12
     pool.touch_all()
     assert place(pool, waiting, "r", "s") == "r"
 

@@ -131,6 +131,31 @@ def test_nothing_makes_way_where_that_would_not_open_the_gate() -> None:
     assert script.arrive("top", tier=0).recalls == []
 
 
+def test_a_line_that_stays_too_long_is_no_reason_to_abort_one() -> None:
+    """The queue gate alone shuts it here, before and after."""
+    script = full(limiter="static")
+    for _ in range(3):
+        script.advance(1.0).report("r", running=1, waiting=4)
+    assert script.arrive("top", tier=0).recalls == []
+
+
+def test_the_one_taken_back_leaves_its_place_under_the_limit_too() -> None:
+    """Two are allowed and two are there: the higher tier takes the place of one of them."""
+    script = full(inflight_limit=2).arrive("top", tier=0)
+    assert script.recalls == [("queued", "r")]
+
+
+def test_a_place_is_looked_for_in_every_engine_that_a_higher_tier_could_use() -> None:
+    """That the first of them is of no use to it says nothing about the second."""
+    script = Play(policy()).replica("r", slots=1).replica("s", slots=1, models=("m", "x"))
+    script.arrive("s-run", model="x", tier=2).arrive("run", tier=2).first_token("s-run", "run")
+    script.arrive("s-queued", model="x", tier=2, user="q")
+    script.arrive("queued", tier=2, user="v").expect_granted("s-queued", on="s")
+    script.expect_granted("queued", on="r").arrive("low", tier=2).advance(1.0)
+    script.arrive("top", model="x", tier=0).expect_waiting("low", "top")
+    assert script.recalls == [("s-queued", "s")]
+
+
 def test_nothing_makes_way_where_another_gate_stays_shut() -> None:
     """A place in the line of an engine that takes no more helps nobody."""
     script = full()
@@ -240,6 +265,28 @@ def test_what_waits_in_a_full_engine_moves_to_one_that_can_begin() -> None:
     assert script.recalls == [("q", "r")]
     script.give_back("q").expect_granted("q", on="s")
     assert (len(script.on("r")), len(script.on("s"))) == (4, 4)
+
+
+def test_one_that_can_go_nowhere_does_not_keep_the_next_one_there() -> None:
+    """The other one could begin at once."""
+    tiers = tuple(Tier(name=name, queue_limit=2, patience_s=1e6) for name in "abc")
+    script = Play(policy(tiers=tiers, allowance="constant", warm_up_s=0.0))
+    script.replica("s", slots=4).arrive_many("s", 4).start_all().replica("r", slots=4)
+    script.arrive_many("r", 4).start_all().drain("s").arrive("q", user="q")
+    script.arrive("bound", user="b", excluded=frozenset({"s"})).drain("s", draining=False)
+    script.expect_granted("q", "bound", on="r").advance(1.0).finish("s0", "s1", "s2")
+    assert script.recalls == [("q", "r")]
+
+
+def test_a_request_of_two_sequences_moves_to_where_both_can_begin() -> None:
+    """With one free slot it would wait there as it waits here."""
+    tiers = tuple(Tier(name=name, queue_limit=2, patience_s=1e6) for name in "abc")
+    script = Play(policy(tiers=tiers, warm_up_s=0.0)).replica("s", slots=4).arrive_many("s", 4)
+    script.start_all().replica("r", slots=4).arrive_many("r", 3).start_all().drain("s")
+    script.arrive("q", sequences=2).expect_granted("q", on="r").drain("s", draining=False)
+    script.advance(1.0).finish("s0").advance(1.0)
+    assert script.recalls == []
+    assert script.finish("s1").advance(1.0).recalls == [("q", "r")]
 
 
 def test_a_move_needs_a_gap() -> None:
