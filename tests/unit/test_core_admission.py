@@ -180,6 +180,13 @@ def test_a_tenants_victim_is_its_own_and_of_its_lowest_tier() -> None:
     assert admission.victim_of_tenant([one, other], "t") is low[0]
 
 
+def test_of_equally_heavy_users_of_a_tenant_the_first_gives_way() -> None:
+    """Equal users are the usual case, and two flows have no order among themselves."""
+    known = pool()
+    a, _ = line(known, "a", 2, user="a"), line(known, "b", 2, user="b")
+    assert admission.victim_of_tenant([known], "t") is a[-1]
+
+
 # --- when to come back ------------------------------------------------------------------------
 
 

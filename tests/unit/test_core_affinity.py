@@ -118,6 +118,20 @@ def test_a_session_and_an_adapter_are_worth_what_the_policy_says() -> None:
     assert worths(Affinity(prefix=0.9, adapter=0.5), model="x", prefix=(1, 2)) == {"r": 0.9}
 
 
+def test_a_session_makes_a_warm_prompt_no_less_warm() -> None:
+    """The smaller of two reasons takes nothing from the larger."""
+    policy = Affinity(prefix=0.9, session=0.6)
+    assert worths(policy, session="s", prefix=(1, 2)) == {"r": 0.9}
+
+
+def test_an_engine_that_was_lost_draws_nobody() -> None:
+    """Its memory is gone: it would get every conversation it once had, and prefill them all."""
+    found = ties()
+    found.drop("r")
+    assert found.blocks.items() == [(1, ("s",))]
+    assert found.sessions.items() == found.adapters.items() == []
+
+
 def test_an_affinity_of_zero_is_switched_off() -> None:
     """An operator whose engine has no prefix cache says so."""
     off = Affinity(prefix=0.0, session=0.0, adapter=0.0)
@@ -172,6 +186,15 @@ def test_a_session_stays_on_its_replica() -> None:
     script.arrive("second", session="s").expect_granted("second", on="a")
     script.finish("first", "second").arrive("x", session="o").arrive("y", session="s")
     script.expect_granted("x", "y", on="a")
+
+
+def test_a_session_is_free_of_a_replica_that_was_lost() -> None:
+    """It restarted cold: the freer one serves the conversation sooner."""
+    for is_lost, chosen in ((False, "a"), (True, "b")):
+        script = two(warm_up_s=0.0).arrive("first", session="s").expect_granted("first", on="a")
+        if is_lost:
+            script.lose("a").replica("a", slots=8)
+        script.arrive("second", session="s").expect_granted("second", on=chosen)
 
 
 def test_switched_off_affinity_leaves_the_choice_to_freeness() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.core.messages import Outcome, Reason, Usage
-from gateway.core.policy import DEFAULT_TIERS, Affinity, Bounds, Policy, Tenant, Tier
+from gateway.core.policy import DEFAULT_TIERS, Affinity, Ageing, Bounds, Policy, Tenant, Tier
 from tests.support.play import Play
 from tests.support.script import four_tiers, one_tier
 
@@ -77,6 +77,28 @@ def test_a_tier_more_takes_nothing_from_anybody() -> None:
     assert script.order[2:] == ["vip", "top"]
 
 
+def test_a_tier_more_at_the_end_takes_nothing_from_anybody() -> None:
+    """Every rank is what it was, and yet there is one queue more."""
+    script = Play(one_tier(tiers=TWO)).replica("r", slots=1).arrive_many("held", 2, tier=0)
+    script.arrive_many("rest", 2, tier=1)
+    script.change(one_tier(tiers=(*TWO, Tier(name="bulk"))))
+    assert [queue.count for queue in script.pool().queues] == [0, 2, 0]
+    script.arrive("bulk", tier=2).serve(4)
+    assert script.order[-2:] == ["rest1", "bulk"]
+
+
+def test_shares_and_ageing_are_switched_on_and_off_under_load() -> None:
+    """An operator tries them out on a busy afternoon."""
+    plain = four_tiers(recall=False)
+    both = four_tiers(recall=False, order="weighted", ageing=Ageing(after_s=5.0))
+    script = Play(plain).replica("r", slots=1).arrive_many("a", 8, tier=1)
+    script.arrive_many("b", 8, tier=3)
+    for policy in (both, plain, both):
+        script.change(policy).serve(2)
+    script.cancel(*script.waiting).finish(*script.running)
+    assert script.pool().count == 0
+
+
 # --- policy: charges --------------------------------------------------------------------------
 
 
@@ -104,6 +126,15 @@ def test_a_change_of_weights_keeps_what_was_used_so_far() -> None:
     script.arrive_many("b", 5, user="b").serve(2).change(one_tier(cost="tokens", hold_s=30.0))
     script.serve(3)
     assert script.count_of("b") >= 4
+
+
+def test_a_change_of_weights_keeps_what_was_charged_while_it_ran() -> None:
+    """A long answer would be refunded what it has used beyond its estimate."""
+    script = Play(one_tier(cost="tokens")).replica("r", slots=1).arrive("a", user="a")
+    charged = script.progress("r", a=5_000).scheduler.granted["a"][0].charged
+    assert charged > 5_000.0
+    script.change(one_tier(cost="tokens", tenants={"t": Tenant(users={"a": 3.0})}))
+    assert script.scheduler.granted["a"][0].charged == charged
 
 
 def test_new_weights_count_for_what_waits_already() -> None:

@@ -171,6 +171,9 @@ def test_an_emptied_tier_loses_its_claim_but_not_its_debt() -> None:
     known.deficits[2], known.deficits[3] = 5.0, -5.0
     known.released(0, 1.0, waits(3, 0, 0, 0))
     assert known.deficits[2:] == [0.0, -5.0]
+    known.deficits[2] = 0.5  # costs may be GPU seconds
+    known.released(0, 1.0, waits(3, 0, 0, 0))
+    assert known.deficits[2] == 0.0
     known.deficits[2] = 5.0
     known.released(2, 1.0, waits(3, 0, 0, 0))
     assert known.deficits[2] == 0.0

@@ -144,6 +144,13 @@ def test_the_engines_own_step_counts_in_what_must_be_bridged() -> None:
     assert gates.allowance(replica, 0, 0.0) == 5
 
 
+def test_before_the_first_scrape_no_round_trip_is_bridged() -> None:
+    """A guess of a second would put a line into every engine that joins."""
+    replica = a_replica(slots=2)
+    replica.release_rate.add(0.0, 10.0 * RELEASE_HALF_LIFE_S / log(2))
+    assert Gates(tier_policy(queue_limit=9)).allowance(replica, 0, 0.0) == 1
+
+
 def test_lower_tiers_queue_less_in_the_engine() -> None:
     """Critical must not wait behind what standard was allowed to queue."""
     gates, replica = Gates(four_tiers()), releasing(a_replica(slots=2, tiers=4), 12.0)

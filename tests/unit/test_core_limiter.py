@@ -73,6 +73,11 @@ def test_a_calm_and_used_limit_rises_by_its_root() -> None:
     assert show(limited(16.0), 0.5, 16) == pytest.approx(20.0)
 
 
+def test_a_stream_that_took_no_time_raises_the_limit_like_any_calm_one() -> None:
+    """An answer that came in one piece has no time between its tokens."""
+    assert show(limited(4.0), 0.0, 4) == 6.0
+
+
 def test_a_rise_stops_at_what_the_sample_speaks_for() -> None:
     """From 0.85 of the target a rise by half would break the promise at once."""
     assert show(limited(4.0), 0.85, 4) == pytest.approx(5.1)
@@ -184,6 +189,16 @@ def test_a_replica_that_is_not_full_proves_nothing() -> None:
     for _ in range(100):
         limit.ended(12)
     assert limit.limit == pytest.approx(18.0)
+
+
+def test_a_replica_is_full_while_no_whole_sequence_more_would_fit() -> None:
+    """One that ends beside an unused place says nothing of the wall."""
+    limit = ConcurrencyLimit()
+    limit.busy(10)
+    limit.ended(7)
+    assert limit.limit == 9.0
+    limit.ended(8)
+    assert limit.limit > 9.0
 
 
 def test_speed_does_not_lift_the_ceiling_that_refusals_set() -> None:

@@ -79,6 +79,15 @@ def test_one_conversation_alone_keeps_its_order() -> None:
     assert closest(line((1,), WARM, WARM)[0], replica(1, 2, 3)) is None
 
 
+def test_of_many_conversations_the_warm_one_among_the_first_goes() -> None:
+    """One look is bounded; what it has seen until then counts."""
+    others = [(100 + number,) for number in range(GROUPS_LOOKED_AT)]
+    first, second, *_ = line(COLD, WARM, *others)
+    assert closest(first, replica(1, 2, 3)) is second
+    first, *_ = line(COLD, *others, WARM)
+    assert closest(first, replica(1, 2, 3)) is None
+
+
 def test_requests_without_a_prefix_are_one_group_and_can_be_overtaken() -> None:
     """A client that sends no hashes must neither crash nor overtake."""
     first, second, _ = line((), WARM, ())

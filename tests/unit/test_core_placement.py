@@ -361,14 +361,12 @@ def test_warmth_counts_on_a_nearly_full_replica_too() -> None:
 def test_the_warm_one_is_taken_unless_another_is_twice_as_free() -> None:
     """The documented meaning of the figure: more would pile up where everybody was before."""
     waiting = a_waiting("a", session="x")
-    pool = a_pool(waiting, slots=12)
+    pool = a_pool(waiting)
     pool.ties.sent(waiting.request, "s", has_adapters=False)
-    put_many(pool.replicas["s"], 1)  # 11 against 12
-    pool.touch_all()
-    assert place(pool, waiting, "r", "s") == "s"
-    put_many(pool.replicas["s"], 1, prefix="q")  # 10 / 2 against 12
-    pool.touch_all()
-    assert place(pool, waiting, "r", "s") == "r"
+    for weight, name in ((1.9, "s"), (2.1, "r")):
+        pool.replicas["r"].weight = weight
+        pool.touch_all()
+        assert place(pool, waiting, "r", "s") == name
 
 
 def test_a_place_is_looked_for_only_where_the_class_may_run() -> None:

@@ -404,6 +404,25 @@ def test_the_later_of_two_sightings_counts_when_pools_join() -> None:
     assert new.gates.reserved[1] > 0.0
 
 
+def test_claims_of_pools_that_join_add_up() -> None:
+    """Each of the two lines has been passed over for what it is owed."""
+    replica = a_replica(tiers=4)
+    new = Pool(four_tiers(), ["m", "x"], [replica])
+    for model, claim in (("m", 1.0), ("x", 2.0)):
+        old = Pool(four_tiers(), [model], [replica])
+        old.floors.deficits[3] = claim
+        new.adopt(old)
+    assert new.floors.deficits[3] == 3.0
+
+
+def test_what_was_used_of_one_model_is_no_debt_in_the_pool_of_another() -> None:
+    """They share no replica: whoever was busy on one may be the first on the other."""
+    script = Play(one_tier(cost="tokens")).replica("r", slots=1).replica("s", models=("x",))
+    script.arrive("x", model="x", prompt_tokens=5_000).replica("t", slots=1)
+    assert pool_of(script, "m").queues[0].tenants == {}
+    assert script.start_of("u", model="x") > 5_000.0
+
+
 def test_a_line_keeps_its_order_through_a_regrouping() -> None:
     """Who came first is still first when an adapter was loaded meanwhile."""
     script = Play().replica("r", slots=1).arrive("held").advance(1.0)

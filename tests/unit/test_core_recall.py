@@ -124,25 +124,29 @@ def test_the_first_of_the_unstarted_is_the_engines_next_and_stays() -> None:
 
 def test_nothing_makes_way_where_that_would_not_open_the_gate() -> None:
     """One aborted for nothing: others have filled that engine's line."""
-    script = full()
+    script = full(limiter="static", warm_up_s=0.0)
     for _ in range(3):
         script.advance(1.0).report("r", running=1, waiting=4)
     assert script.known().foreign == 3
-    assert script.arrive("top", tier=0).recalls == []
-
-
-def test_a_line_that_stays_too_long_is_no_reason_to_abort_one() -> None:
-    """The queue gate alone shuts it here, before and after."""
-    script = full(limiter="static")
-    for _ in range(3):
-        script.advance(1.0).report("r", running=1, waiting=4)
-    assert script.arrive("top", tier=0).recalls == []
+    assert script.arrive("top", tier=0).advance(0.1).recalls == []
 
 
 def test_the_one_taken_back_leaves_its_place_under_the_limit_too() -> None:
     """Two are allowed and two are there: the higher tier takes the place of one of them."""
     script = full(inflight_limit=2).arrive("top", tier=0)
     assert script.recalls == [("queued", "r")]
+
+
+def test_the_engine_is_also_asked_for_a_tier_below_the_one_that_it_would_take_anyway() -> None:
+    """The first tier waits for another engine; the second could use this one's place."""
+    limits = {"a": 2, "b": 1, "c": 1}
+    tiers = tuple(Tier(name=name, queue_limit=n, patience_s=1e6) for name, n in limits.items())
+    script = Play(policy(tiers=tiers, allowance="constant", warm_up_s=0.0))
+    script.replica("s", slots=1, models=("x",)).arrive_many("x", 4, model="x", tier=0)
+    script.replica("s", slots=1, models=("m", "x")).replica("r", slots=1).arrive("run", tier=2)
+    script.first_token("run").arrive("queued", tier=2, user="q").advance(1.0)
+    script.expect_granted("run", "queued", on="r").expect_waiting("x3")
+    assert script.arrive("mid", tier=1).advance(0.1).recalls == [("queued", "r")]
 
 
 def test_a_place_is_looked_for_in_every_engine_that_a_higher_tier_could_use() -> None:
@@ -278,15 +282,17 @@ def test_one_that_can_go_nowhere_does_not_keep_the_next_one_there() -> None:
     assert script.recalls == [("q", "r")]
 
 
-def test_a_request_of_two_sequences_moves_to_where_both_can_begin() -> None:
-    """With one free slot it would wait there as it waits here."""
+def test_a_request_of_two_sequences_moves_once_that_evens_out_the_two() -> None:
+    """It needs two places there, and leaves two here."""
     tiers = tuple(Tier(name=name, queue_limit=2, patience_s=1e6) for name in "abc")
-    script = Play(policy(tiers=tiers, warm_up_s=0.0)).replica("s", slots=4).arrive_many("s", 4)
-    script.start_all().replica("r", slots=4).arrive_many("r", 3).start_all().drain("s")
+    script = Play(policy(tiers=tiers, warm_up_s=0.0)).replica("s", slots=8, weight=2.0)
+    script.arrive_many("s", 8).start_all().replica("r", slots=4).arrive_many(
+        "r", 3
+    ).start_all().drain("s")
     script.arrive("q", sequences=2).expect_granted("q", on="r").drain("s", draining=False)
-    script.advance(1.0).finish("s0").advance(1.0)
+    script.advance(1.0).finish("s0", "s1", "s2").advance(1.0)
     assert script.recalls == []
-    assert script.finish("s1").advance(1.0).recalls == [("q", "r")]
+    assert script.finish("s3").recalls == [("q", "r")]
 
 
 def test_a_move_needs_a_gap() -> None:

@@ -34,6 +34,14 @@ def test_slots_are_learnt_from_two_sightings_of_a_full_engine() -> None:
     assert known(script).slots == 4
 
 
+def test_an_engine_of_one_slot_shows_it_too() -> None:
+    """Without it, two would be thought to run where one waits."""
+    replica = a_replica()
+    for now in (1.0, 2.0):
+        report(replica, now=now, running=1, waiting=2)
+    assert replica.slots == 1
+
+
 def test_a_larger_running_raises_the_learnt_slots_at_once() -> None:
     """An underestimate would waste the difference for ever."""
     script = Play(allowing(4)).replica("r")

@@ -6,6 +6,7 @@ import pytest
 
 from gateway.core.policy import Policy, Tier
 from gateway.core.replica import (
+    LONG_PREFILL_TOKENS,
     PREFILL_TOKENS_PER_S,
     STEP_S,
     Replica,
@@ -270,6 +271,35 @@ def test_half_a_histogram_says_nothing(missing: str) -> None:
     assert replica.tpot_s is None
 
 
+@pytest.mark.parametrize("missing", ["itl_sum_s", "itl_count"])
+def test_a_histogram_that_comes_late_and_breaks_off_is_used_while_it_is_there(missing: str) -> None:
+    """An engine tells nothing of its speed until its first answer."""
+    replica = a_replica()
+    for tokens in (None, 0.0, 100.0):
+        told = {} if tokens is None else {"itl_sum_s": tokens / 50, "itl_count": tokens}
+        report(replica, **told)
+    assert replica.tpot_s == 0.02
+    report(replica, **{"itl_sum_s": 9.0, "itl_count": 300.0, missing: None})
+    assert replica.tpot_s == 0.02
+
+
+def test_beside_a_long_prompt_no_speed_is_learnt() -> None:
+    """Those that decode meanwhile are slow, however few they are: fewer would be no faster."""
+    replica = a_replica(slots=8)
+
+    def scrape(now: float) -> float | None:
+        report(replica, now=now, itl_sum_s=50.0 * now, itl_count=100.0 * now)
+        return replica.tpot_s
+
+    grant = put(replica, "long", prompt_tokens=LONG_PREFILL_TOKENS)
+    assert (scrape(0.0), scrape(1.0)) == (None, None)
+    replica.ledger.start("long")
+    replica.take_first_token(grant, 1.5)
+    # The scrape before was asked for while it ran, and the gauges lag.
+    assert (scrape(2.0), scrape(2.4), scrape(3.0)) == (None, None, None)
+    assert scrape(4.0) == 0.5
+
+
 # --- prefill ----------------------------------------------------------------------------------
 
 
@@ -308,6 +338,8 @@ def test_the_share_of_a_prompt_that_was_computed_grows_with_time() -> None:
     assert [replica.prefilled_share(grant, now) for now in (2.0, 2.25, 2.5, 9.0)] == [
         0.0, 0.5, 1.0, 1.0,
     ]  # fmt: skip
+    replica.take_first_token(put(replica, "known", at=2.0, prompt_tokens=1_000), 3.0)
+    assert replica.prefilled_share(grant, 4.0) == 0.25
     replica.ledger.start("a")
     assert replica.prefilled_share(grant, 2.0) == 1.0
     assert replica.prefilled_share(put(replica, "b", prompt_tokens=0), 0.0) == 1.0

@@ -6,8 +6,9 @@ import pytest
 
 from gateway.core.flows import Waiting
 from gateway.core.messages import DrainAsked
+from gateway.core.policy import Tier
 from gateway.core.pool import Pool
-from gateway.core.reservation import passed_over, release
+from gateway.core.reservation import fulfilled, passed_over, release
 from tests.support.parts import a_replica, a_waiting, put_many
 from tests.support.play import Play
 from tests.support.script import one_tier
@@ -158,6 +159,17 @@ def test_half_of_a_pool_may_be_kept_and_always_one(replicas: int, most: int) -> 
     assert len(set(kept(pool).values())) == most
 
 
+def test_whoever_was_served_gives_back_its_own_replica_and_no_other() -> None:
+    """The other large request would stand at the end of its wait once more."""
+    pool = a_pool("r", "s", "t", "u")
+    one, other = big(pool, "one"), big(pool, "other")
+    passed(pool, one, other, at=(0.0, 5.0))
+    assert sorted(kept(pool).values()) == ["one", "other"]
+    assert fulfilled(pool, one)
+    assert list(kept(pool).values()) == ["other"]
+    assert not fulfilled(pool, one)
+
+
 def test_a_reservation_shuts_the_gates_that_were_judged_open() -> None:
     """The next event would otherwise still release onto it."""
     pool = a_pool("r")
@@ -243,3 +255,33 @@ def test_a_new_policy_lets_go_of_all_reservations() -> None:
     script.change(replace(policy, reserve_after_s=1e6))
     assert not reserved(script)
     churn(script, 5).expect_waiting("big")
+
+
+def two_tiers() -> Play:
+    """Two replicas of four slots with two in each, and a large one of the last tier that waits."""
+    tiers = tuple(Tier(name=name, queue_limit=0, patience_s=1e6) for name in "ab")
+    script = Play(one_tier(tiers=tiers, headroom_max=0.0)).replica("r", slots=4)
+    script.replica("s", slots=4).arrive_many("held", 4, tier=0)
+    return script.arrive("big", sequences=4, tier=1).expect_waiting("big")
+
+
+def test_a_kept_replica_is_kept_from_a_newcomer_of_a_higher_tier_too() -> None:
+    """It finds nobody before it, and would go to the freest: the one that was drained."""
+    script = two_tiers()
+    replica = script.known("r")
+    replica.reserved_for = script.scheduler.waiting["big"]
+    replica.reserved_until = script.now + 9.0
+    script.arrive("top", tier=0).expect_granted("top", on="s")
+    script.advance(9.0).arrive("next", tier=0).expect_granted("next", on="r")
+
+
+def test_a_replica_is_filled_at_once_when_its_request_went_elsewhere() -> None:
+    """Nothing else may happen there for seconds."""
+    script = two_tiers()
+    waiting = script.scheduler.waiting["big"]
+    replica = script.known("r")
+    replica.reserved_for, waiting.skipped_since = waiting, 0.0
+    replica.reserved_until = script.now + 60.0
+    script.arrive_many("bound", 2, tier=1, excluded=frozenset({"s"})).expect_waiting("bound1")
+    script.finish(*script.on("s")).expect_granted("big", on="s")
+    script.expect_granted("bound0", "bound1", on="r")
