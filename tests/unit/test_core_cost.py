@@ -33,6 +33,12 @@ def test_tokens_are_charged_by_kind() -> None:
     assert cost.produced(TOKENS, REQUEST, 100, 30) == 160
 
 
+def test_prices_are_for_the_cost_that_is_called_so() -> None:
+    """An operator may list what a token costs and share by tokens all the same."""
+    policy = replace(TOKENS, prices=PRICE.prices)
+    assert settled(policy, Outcome.DONE) == settled(TOKENS, Outcome.DONE)
+
+
 def test_the_operators_weights_are_used() -> None:
     """A provider whose prompts are dear must not charge as VTC does."""
     policy = replace(TOKENS, weights=CostWeights(prompt=3.0, output=5.0, cached=0.5))

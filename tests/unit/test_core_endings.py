@@ -159,6 +159,15 @@ def test_the_estimate_gives_way_to_what_was_really_used(
     assert script.start_of("u") == pytest.approx(expected)
 
 
+def test_a_difference_of_one_is_a_difference() -> None:
+    """A request more in requests, or a token more in tokens, is owed like any other."""
+    script = Play(one_tier(cost="tokens")).replica("r", slots=1).arrive("a")
+    grant, _ = script.scheduler.granted["a"]
+    before = script.start_of("u")
+    script.scheduler.charge(grant, grant.charged + 1.0)
+    assert script.start_of("u") == before + 1.0
+
+
 def test_without_a_report_of_usage_the_estimate_stands() -> None:
     """An engine that reports none must not make its users pay nothing."""
     script = token_play().arrive("a", **KNOWN).first_token("a")

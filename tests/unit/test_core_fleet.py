@@ -104,6 +104,15 @@ def test_a_report_opens_what_it_shows_to_be_open() -> None:
     script.arrive("a").expect_waiting("a").report("r", running=0, waiting=0).expect_granted("a")
 
 
+def test_a_reported_speed_beyond_the_first_tiers_target_teaches_the_limit() -> None:
+    """The adaptive limit would hold a target of minutes, and never act."""
+    script = Play().replica("r", slots=8).arrive_many("a", 8).start_all()
+    for tokens in (0.0, 100.0):
+        script.advance(1.0)
+        script.report("r", running=8, waiting=0, itl_count=tokens, itl_sum_s=0.6 * tokens)
+    assert script.known().limit.limit < 8.0
+
+
 def test_a_draining_replica_finishes_its_work_and_may_come_back() -> None:
     """An upgrade without a lost answer."""
     script = Play().replica("r", slots=1).replica("s", slots=1).arrive_many("a", 4).drain("r")
@@ -309,6 +318,29 @@ def test_one_replica_without_kv_figures_makes_slots_the_unit_for_all() -> None:
     assert script.advice == []
     script.arrive_many("b", 4).advance(1.0).report("s", running=4, waiting=0)
     assert [each.replicas for each in script.advice] == [3]
+
+
+def test_a_large_engine_counts_for_as_much_as_it_holds() -> None:
+    """A small one that is full is a tenth of this fleet, not a half."""
+    script = scaled().replica("a", slots=8).replica("b", slots=8).advance(1.0)
+    for name, tokens, use in (("a", 90_000, 0.0), ("b", 10_000, 1.0)):
+        script.report(name, running=0, waiting=0, kv_use=use, kv_capacity_tokens=tokens)
+    script.advance(1.0).report("a", running=0, waiting=0, kv_capacity_tokens=90_000)
+    assert [each.replicas for each in script.advice] == [1]
+
+
+def test_one_that_waits_for_one_replica_of_an_idle_fleet_asks_for_nothing() -> None:
+    """It is no backlog; and the replica that is taken away could be the one it waits for."""
+    script = scaled()
+    for name, slots in (("a", 10), ("b", 10), ("c", 1)):
+        script.replica(name, slots=slots)
+        script.report(name, running=0, waiting=0, kv_use=0.0, kv_capacity_tokens=50_000)
+    script.pool().looked_at = script.now
+    script.advice.clear()
+    bound: dict[str, Any] = {"excluded": frozenset({"a", "b"})}
+    script.arrive("q0", **bound).expect_granted("q0", on="c")
+    script.arrive("q1", **bound).expect_waiting("q1")
+    assert looked(script, "a") == []
 
 
 def test_pools_are_advised_apart() -> None:

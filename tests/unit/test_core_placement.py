@@ -182,6 +182,14 @@ def test_a_request_that_grew_old_goes_before_all_tiers_and_by_the_first_ones_gat
     assert script.scheduler.granted["old"][0].was_favoured
 
 
+def test_a_newcomer_does_not_overtake_one_that_has_just_grown_old() -> None:
+    """Nobody looked meanwhile: the free slot is the old one's, not of whoever comes by."""
+    policy = four_tiers(ageing=Ageing(after_s=1.2, per_s=1.0), headroom_max=0.5, recall=False)
+    script = Play(policy).replica("r", slots=2).arrive("held", tier=0)
+    script.arrive("old", tier=3).expect_waiting("old").advance(1.3).expect_waiting("old")
+    script.arrive("new", tier=0).expect_granted("old")
+
+
 def test_only_so_many_old_ones_are_promoted() -> None:
     """A flood of old work would be a new first tier."""
     script = Play(aged_policy()).replica("r", slots=1).arrive_many("held", 2, tier=0)

@@ -279,7 +279,8 @@ def test_a_histogram_that_comes_late_and_breaks_off_is_used_while_it_is_there(mi
         told = {} if tokens is None else {"itl_sum_s": tokens / 50, "itl_count": tokens}
         report(replica, **told)
     assert replica.tpot_s == 0.02
-    report(replica, **{"itl_sum_s": 9.0, "itl_count": 300.0, missing: None})
+    broken: dict[str, Any] = {"itl_sum_s": 9.0, "itl_count": 300.0, missing: None}
+    report(replica, **broken)
     assert replica.tpot_s == 0.02
 
 

@@ -60,6 +60,7 @@ def tell(
         (10.0, 10.0, 1e9, -2.0),
         (10.0, -50.0, 0.0, 2.0),
         (0.0, 0.0, 3.0, -2.0),
+        (0.0, 0.0, 1.0, -2.0),
         (0.0, 0.0, 0.0, 0.0),
         (0.0, 5.0, 0.0, 0.0),
     ],
@@ -239,6 +240,7 @@ def test_nothing_is_removed_where_the_rest_would_be_short_of_room() -> None:
     """The next advice would be to add it again."""
     eager = replace(SCALING, above=0.2)
     assert advised(1.5, replicas=2, scaling=eager) is None
+    assert advised(1.05, replicas=2, scaling=eager) is None
     assert advised(1.0, replicas=2, scaling=eager) == 1
     assert advised(5.5, replicas=7, scaling=eager) == 6
 
