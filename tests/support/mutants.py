@@ -24,11 +24,13 @@ from tests.support.mutating import Mutant, mutants
 from tests.support.planting import CORE, PREFIX
 
 TESTS = Path(__file__).parent.parent
-TESTS_S = 4.0
-"""Tests of one mutant: those of its own module, then the shortest ones, until this is used up."""
-CPU_S = 10
-"""Beyond the time of its tests; what takes longer has become an endless loop, and is noticed."""
+QUICK_S, THOROUGH_S = 2.5, 60.0
+"""Tests of one mutant, those of its module first, then the shortest; again for a survivor."""
+CPU_S = 90
+"""What takes longer has become an endless loop, and is noticed."""
 MEMORY_BYTES = 3 << 30
+PROPERTIES = ("machine", "snapshot_property")
+"""Long days of everything, and what a restart must keep."""
 NOT_NOTICED = 255
 
 
@@ -98,23 +100,33 @@ class Survey:
         runs = self._runs.get(mutant.module, {})
         numbers = {int(each) for line in mutant.lines for each in runs.get(line, ()) if each}
         own = f"test_core_{mutant.module}"
-        tests, left_s = [], TESTS_S
         ranked = [
             (own not in self._items[each].nodeid, self._costs_s[each], each) for each in numbers
         ]
-        for is_others, cost_s, number in sorted(ranked):
-            left_s -= cost_s
-            if left_s > 0.0 or not is_others:
-                tests.append(self._items[number])
-        child = os.fork()
-        if not child:
-            _try(mutant, tests)
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != NOT_NOTICED
+        done: set[int] = set()
+        for limit_s in (QUICK_S, THOROUGH_S):
+            chosen, left_s = [], limit_s
+            for _, cost_s, number in sorted(ranked):
+                if number not in done and cost_s <= left_s:
+                    left_s -= cost_s
+                    chosen.append(number)
+            if _fail_one(mutant, [self._items[each] for each in chosen]):
+                return True
+            done.update(chosen)
+        return False
+
+
+def _fail_one(mutant: Mutant, tests: Sequence[pytest.Item]) -> bool:
+    """Whether any of them notices it, in a process of its own."""
+    child = os.fork()
+    if not child:
+        _try(mutant, tests)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != NOT_NOTICED
 
 
 def _try(mutant: Mutant, tests: Sequence[pytest.Item]) -> None:
-    """In a process of its own: end with `NOT_NOTICED` if no test fails."""
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S + int(TESTS_S), -1))
+    """End this process, with `NOT_NOTICED` if no test fails."""
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, -1))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     try:
         plant(mutant)
@@ -132,7 +144,16 @@ def main(modules: Sequence[str]) -> None:
     """Survey these modules of the core, or all that decide anything."""
     known = sorted({path.stem for path in CORE.glob("*.py")} - QUIET - {"policy"})
     files = {str(path) for path in TESTS.glob("unit/test_core_*.py")}
-    options = ["-q", "-p", "no:cacheprovider", "--tb=no", "--capture=no", "-k", "not planted_fault"]
+    files |= {str(TESTS / f"property/test_core_{name}.py") for name in PROPERTIES}
+    options = [
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--tb=no",
+        "--capture=no",
+        "-k",
+        "not planted_fault and not TestCore",
+    ]
     pytest.main([*options, *sorted(files)], plugins=[Survey(modules or known)])
 
 

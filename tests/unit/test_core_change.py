@@ -232,6 +232,12 @@ def test_what_ran_free_of_charge_is_charged_when_it_ends_under_the_new_policy() 
     assert script.order[1:5].count("a0") + script.order[1:5].count("a1") <= 1
 
 
+def test_what_was_forwarded_has_been_charged_nothing_so_far() -> None:
+    """Counted in requests, the first one charged would be the second."""
+    script = Play(one_tier(release_at_once=True)).replica("r", slots=1).arrive("a")
+    assert script.scheduler.granted["a"][0].charged == 0.0
+
+
 def test_fifo_charges_nobody() -> None:
     """The accounts of the day stand as they were when it is switched off again."""
     script = Play(one_tier(release_at_once=True, cost="tokens")).replica("r", slots=1)

@@ -393,3 +393,9 @@ def test_an_adopted_tier_is_present() -> None:
     """Its headroom is held from now on."""
     script = Play(four_tiers()).replica("r", slots=10).adopt("a", tier=0)
     assert script.pool().gates.reserved[1] == pytest.approx(0.2)
+
+
+def test_what_is_taken_over_was_nobodys_favour() -> None:
+    """Its tier would pay for it out of the floor that it is owed."""
+    script = Play(four_tiers(cost="requests")).replica("r", slots=4).adopt("a", tier=3)
+    assert script.pool().floors.deficits == [0.0] * 4

@@ -301,6 +301,19 @@ def test_memory_counts_where_it_is_scarcer_than_slots() -> None:
     assert advice.replicas == 2
 
 
+def test_memory_of_what_has_not_begun_is_used_too_whatever_its_tier() -> None:
+    """Two prompts that are prefilled now would look like an idle fleet."""
+    tiers = tuple(Tier(name=name, patience_s=1e6) for name in "ab")
+    script = scaled(tiers=tiers)
+    for name in "rs":
+        script.replica(name, slots=100)
+        script.report(name, running=0, waiting=0, kv_use=0.0, kv_capacity_tokens=10_000)
+    script.pool().looked_at = script.now
+    script.advice.clear()
+    script.arrive_many("a", 2, tier=1, prompt_tokens=4_000, output_tokens_max=500)
+    assert looked(script, "r") == []
+
+
 def test_a_learnt_limit_counts_where_it_is_lower_than_the_slots() -> None:
     """Sixty free slots of an engine that is already too slow are no capacity."""
     script = scaled().replica("r", slots=64).arrive_many("a", 4)

@@ -79,6 +79,15 @@ def test_one_conversation_alone_keeps_its_order() -> None:
     assert closest(line((1,), WARM, WARM)[0], replica(1, 2, 3)) is None
 
 
+def test_the_rest_of_a_broken_stream_is_no_overtaking() -> None:
+    """It would use up what the warm conversation may overtake."""
+    known = script().arrive("a", prefix=COLD, prompt_tokens=192)
+    known.arrive("rest", is_continuation=True, prompt_tokens=192).finish("held")
+    lane = known.expect_granted("rest").scheduler.waiting["a"].lane
+    assert lane is not None
+    assert lane.overtaken == 0
+
+
 def test_of_many_conversations_the_warm_one_among_the_first_goes() -> None:
     """One look is bounded; what it has seen until then counts."""
     others = [(100 + number,) for number in range(GROUPS_LOOKED_AT)]

@@ -357,13 +357,14 @@ def test_the_advice_and_the_forecasts_survive_a_regrouping() -> None:
     """Loading an adapter must not begin the cool-down anew."""
     script = Play().replica("r", slots=1)
     before = pool_of(script, "m")
-    before.advisor.advised = 3
+    before.advisor.restore({"advised": 3, "advised_for_s": 5.0, "below_for_s": 2.0}, 7.0)
     before.looked_at = 7.0
     before.forecasts[0].add(1.0, 2.0)
     script.replica("r", slots=1, models=("m", "x"))
     after = pool_of(script, "x")
     assert after is not before
     assert (after.advisor.advised, after.looked_at) == (3, 7.0)
+    assert after.advisor.snapshot(9.0) == before.advisor.snapshot(9.0)
     assert after.forecasts[0].snapshot() == before.forecasts[0].snapshot()
 
 

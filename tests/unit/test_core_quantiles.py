@@ -9,6 +9,7 @@ import pytest
 
 from gateway.core.quantiles import (
     BUCKETS_MAX,
+    BUCKETS_PER_OCTAVE,
     HALF_LIFE_SAMPLES,
     RELATIVE_ERROR,
     VALUE_MAX,
@@ -45,6 +46,30 @@ def test_what_is_always_the_same_is_known_exactly(value: float) -> None:
     quantiles = of(value, times=5_000)
     assert [quantiles.quantile(q) for q in (0.0, 0.5, 1.0)] == [value] * 3
     assert quantiles.count == 5_000
+
+
+@pytest.mark.parametrize("phase", [0, 1])
+def test_the_newest_sample_weighs_as_much_as_its_half_life_says_for_ever(phase: int) -> None:
+    """The weights are scaled back now and then: the past must not count double afterwards."""
+    quantiles = Quantiles(half_life_samples=1)
+    quantiles.add(1.0)
+    quantiles.add(10.0)
+    for number in range(100):
+        newest = 1.0 if (number + phase) % 2 else 10.0
+        quantiles.add(newest)
+        if number > 2:
+            assert quantiles.quantile(0.6) == pytest.approx(newest, rel=RELATIVE_ERROR)
+
+
+@pytest.mark.parametrize(("old", "usual"), [(0.5, 1.5), (1.5, 0.5)])
+def test_a_value_that_was_forgotten_is_counted_where_it_belongs(old: float, usual: float) -> None:
+    """It would be taken for its neighbour, or for the largest of all."""
+    quantiles = Quantiles(half_life_samples=1)
+    for bucket in (old, *[usual] * 60, old):
+        quantiles.add(2.0 ** (bucket / BUCKETS_PER_OCTAVE))
+    edge = 2.0 ** (1.0 / BUCKETS_PER_OCTAVE)
+    found = [quantiles.quantile(q) or 0.0 for q in (0.25, 0.75)]
+    assert found[0] < edge < found[1]
 
 
 def test_quantiles_of_a_wide_distribution_are_near_the_exact_ones() -> None:
