@@ -40,9 +40,15 @@ def test_an_item_moves_when_its_key_changes() -> None:
 
 def test_an_unchanged_key_keeps_the_place_among_its_equals() -> None:
     """Bookkeeping that changes nothing must not send anybody to the back."""
-    heap = filled(a=1.0, b=1.0)
-    heap.set("a", 1.0)
+    heap = filled(a=9.0, b=9.0)
+    heap.set("a", 9.0)
     assert drained(heap) == ["a", "b"]
+
+
+def test_the_smallest_key_can_be_asked_for() -> None:
+    """A place in virtual time, not one in the line."""
+    assert filled(a=7.0, b=5.0).first_key() == 5.0
+    assert filled().first_key() is None
 
 
 def test_who_leaves_and_returns_with_the_same_key_is_behind_its_equals() -> None:
