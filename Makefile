@@ -5,7 +5,7 @@ ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check compile bench sim e2e e2e-containers lock clean
+.PHONY: help setup demo test check compile bench sim mutants e2e e2e-containers lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*[#]# /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -31,6 +31,9 @@ bench: build/compiled/.done ## the gateway's own overhead against going direct, 
 
 sim: .venv/.installed-dev ## the scheduler against the engine model, under a virtual clock
 	$(BIN)/pytest -q $(wildcard tests/simulation tests/property tests/unit/test_sim*.py) $(ARGS)
+
+mutants: .venv/.installed-dev ## which changes of the core no test notices (needs pip install mutmut)
+	$(BIN)/python -m tests.support.mutants $(ARGS)
 
 e2e: .venv/.installed-dev ## against a real vLLM
 	$(BIN)/pytest -q -m e2e tests/e2e $(ARGS)
