@@ -26,7 +26,7 @@ def arrived(state: State, request: Request, *, now: float, out: list[Decision]) 
         refuse(state, request, reason, now=now, out=out)
         return
     waiting = weigh(pool, state.predictor, request, sequence=state.number())
-    objection = _objection(state, pool, waiting)
+    objection = _objection(pool, waiting)
     if objection is Reason.NO_REPLICA:
         consider_scaling(state, pool, now=now, out=out, is_asked_for=True)
     if objection is not None:
@@ -39,7 +39,7 @@ def arrived(state: State, request: Request, *, now: float, out: list[Decision]) 
         _wait(state, pool, waiting, now=now, out=out)
 
 
-def _objection(state: State, pool: Pool, waiting: Waiting) -> Reason | None:
+def _objection(pool: Pool, waiting: Waiting) -> Reason | None:
     """Why a request is refused whatever else waits; None: it is not."""
     request = waiting.request
     if not pool.can_serve(waiting.kind):

@@ -259,9 +259,8 @@ class Replica:
         own = self.ledger.at(sent_at)
         self._take_load(report, None if own is None else own[0], now)
         self._take_kv(report, own)
-        if previous is not None and self._is_prefilling_long(since):
-            pass  # those that decode beside a long prompt are slow, however few they are
-        elif previous is not None:
+        # Those that decode beside a long prompt are slow, however few they are.
+        if previous is not None and not self._is_prefilling_long(since):
             in_use = self.foreign + (self.ledger.in_flight if own is None else own[0])
             if not self._learn_tpot(previous, report, in_use=in_use, now=now, target_s=target_s):
                 self._previous, self._previous_sent_at = previous, since
