@@ -56,11 +56,6 @@ class KeyedHeap(Generic[Item]):
             heappop(entries)
         return None
 
-    def first_key(self) -> Any:
-        """The smallest key, or None when empty."""
-        item = self.first()
-        return None if item is None else self._live[item][0]
-
     def items(self) -> list[Item]:
         """All items, in no particular order."""
         return list(self._live)
