@@ -1,19 +1,22 @@
 """Where a request's prompt, session or adapter may be warm, and how much that is worth.
 
 An engine keeps the KV of prompts it has seen; a replica that holds a request's leading blocks
-answers sooner. What is remembered here is what was *sent*, least recently used first to go, so it
+answers sooner. What is remembered here is what was *sent*, as far as it was used lately, so it
 may be wrong: it only tips the choice among replicas that are open anyway, and nobody waits for
 a warm replica while a cold one is free.
+
+The hashes of a prompt are chained, so a block is never remembered without all those before it:
+how much of a prompt is known is found by halving, and a known block ends the work of noting it.
 """
 
-from collections import OrderedDict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 from gateway.core.messages import PREFIX_BLOCK_TOKENS, Request
 from gateway.core.policy import Affinity, Bounds
 
 Key = TypeVar("Key", bound=Hashable)
+Names = tuple[str, ...]
 
 HOLDERS_MAX = 4
 """Replicas remembered for one block, session or adapter: those that had it last."""
@@ -22,34 +25,48 @@ ADAPTERS_MAX = 1_024
 
 
 class Recent(Generic[Key]):
-    """The keys used last, at most `limit`."""
+    """Names by key for the keys used last: at least half of `limit`, never more than all of it.
 
-    __slots__ = ("_keys", "limit")
+    Two generations stand for the order of use, which would have to be written at every look: when
+    the young one holds half of the limit it becomes the old one, and the old one is forgotten.
+    """
+
+    __slots__ = ("limit", "old", "young")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._keys: OrderedDict[Key, None] = OrderedDict()
+        """At least 2."""
+        self.old: dict[Key, Names] = {}
+        """May repeat what the young one holds, which then counts."""
+        self.young: dict[Key, Names] = {}
 
-    def __contains__(self, key: Key) -> bool:
-        return key in self._keys
+    def of(self, key: Key) -> Names | None:
+        """What was last put there; None for a key that is not known."""
+        names = self.young.get(key)
+        return self.old.get(key) if names is None else names
 
-    def __len__(self) -> int:
-        return len(self._keys)
+    def put(self, key: Key, names: Names) -> None:
+        """`key` was used now, and has these from now on."""
+        young = self.young
+        if key not in young and len(young) >= self.limit // 2:
+            self.old, self.young = young, {}
+            young = self.young
+        young[key] = names
 
-    def keys(self) -> list[Key]:
-        """All of them, the least recently used first."""
-        return list(self._keys)
+    def resize(self, limit: int) -> None:
+        """Hold at most `limit` keys from now on."""
+        self.limit = limit
+        for generation in (self.old, self.young):
+            for key in list(generation)[: max(0, len(generation) - limit // 2)]:
+                del generation[key]
 
-    def use(self, used: Iterable[Key]) -> None:
-        """All of these were used now, the last of them last."""
-        keys = self._keys
-        for key in used:
-            if key in keys:
-                keys.move_to_end(key)
-            else:
-                keys[key] = None
-        while len(keys) > self.limit:
-            keys.popitem(last=False)
+    def items(self) -> dict[Key, Names]:
+        """All that is known."""
+        return {**self.old, **self.young}
+
+
+KNOWN: Names = ()
+"""What a cache notes of a block: that it is there."""
 
 
 class Cache(Recent[int]):
@@ -59,60 +76,54 @@ class Cache(Recent[int]):
 
     def cached_tokens(self, prefix: tuple[int, ...]) -> int:
         """Tokens of the longest leading run of blocks that was sent here before."""
-        keys, count = self._keys, 0
-        for block in prefix:
-            if block not in keys:
-                break
-            count += 1
-        return count * PREFIX_BLOCK_TOKENS
+        return _depth(self, prefix) * PREFIX_BLOCK_TOKENS
 
     def sent(self, prefix: tuple[int, ...]) -> None:
         """A prompt that begins with these blocks went to this replica."""
         # The last block first: what is forgotten first must be the end of a prompt.
-        self.use(reversed(prefix))
+        at = len(prefix) - 1
+        while at >= 0 and prefix[at] not in self.young:
+            self.put(prefix[at], KNOWN)
+            at -= 1
 
 
-class Holders(Generic[Key]):
-    """Which replicas had a key last, of at most `limit` keys."""
+class Holders(Recent[Key]):
+    """Which replicas had a key last."""
 
-    __slots__ = ("_names", "limit")
+    __slots__ = ()
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._names: OrderedDict[Key, tuple[str, ...]] = OrderedDict()
-
-    def of(self, key: Key) -> tuple[str, ...]:
-        """Names of replicas, the last one first."""
-        return self._names.get(key, ())
-
-    def had(self, keys: Iterable[Key], name: str) -> None:
-        """`name` has all of these now."""
-        names, alone = self._names, (name,)
-        for key in keys:
-            known = names.get(key)
-            if known is None:
-                names[key] = alone
-                continue
-            if known[0] != name:
-                others = tuple(each for each in known if each != name)
-                names[key] = (name, *others[: HOLDERS_MAX - 1])
-            names.move_to_end(key)
-        while len(names) > self.limit:
-            names.popitem(last=False)
+    def had(self, key: Key, name: str) -> None:
+        """`name` has it now."""
+        known = self.of(key)
+        if known is None:
+            known = (name,)
+        elif known[0] != name:
+            others = tuple([each for each in known if each != name])
+            known = (name, *others[: HOLDERS_MAX - 1])
+        self.put(key, known)
 
     def drop(self, name: str) -> None:
         """`name` lost all it had. O(keys)."""
-        for key, known in self.items():
-            if name in known:
-                left = tuple(each for each in known if each != name)
-                if left:
-                    self._names[key] = left
-                else:
-                    del self._names[key]
+        for generation in (self.old, self.young):
+            for key, known in list(generation.items()):
+                if name in known:
+                    left = tuple([each for each in known if each != name])
+                    if left:
+                        generation[key] = left
+                    else:
+                        del generation[key]
 
-    def items(self) -> list[tuple[Key, tuple[str, ...]]]:
-        """All of them, the least recently used first."""
-        return list(self._names.items())
+
+def _depth(recent: Recent[int], prefix: tuple[int, ...]) -> int:
+    """How many leading blocks are known."""
+    known, unknown = 0, len(prefix) + 1
+    while unknown - known > 1:
+        middle = (known + unknown) // 2
+        if recent.of(prefix[middle - 1]) is None:
+            unknown = middle
+        else:
+            known = middle
+    return known
 
 
 class Ties:
@@ -127,12 +138,19 @@ class Ties:
 
     def sent(self, request: Request, name: str, *, has_adapters: bool) -> None:
         """`request` went to replica `name`."""
-        if request.prefix:
-            self.blocks.had(reversed(request.prefix), name)
+        prefix = request.prefix
+        # As in `Cache.sent`; here the name must be noted on each block, known or not.
+        for at in range(len(prefix) - 1, -1, -1):
+            self.blocks.had(prefix[at], name)
         if request.session is not None:
-            self.sessions.had((request.session,), name)
+            self.sessions.had(request.session, name)
         if has_adapters:
-            self.adapters.had((request.model,), name)
+            self.adapters.had(request.model, name)
+
+    def resize(self, bounds: Bounds) -> None:
+        """Remember no more than these bounds say."""
+        self.blocks.resize(bounds.prefixes)
+        self.sessions.resize(bounds.sessions)
 
     def drop(self, name: str) -> None:
         """Replica `name` was lost: it may come back empty."""
@@ -143,18 +161,15 @@ class Ties:
     def worths(self, request: Request, prompt_tokens: int, affinity: Affinity) -> dict[str, float]:
         """How much freer another replica must be to be preferred, by name, as a share > 0."""
         worths: dict[str, float] = {}
-        depth = len(request.prefix)
-        while depth and affinity.prefix:
-            names = self.blocks.of(request.prefix[depth - 1])
-            if names:
-                share = min(1.0, depth * PREFIX_BLOCK_TOKENS / max(1, prompt_tokens))
-                worths = dict.fromkeys(names, affinity.prefix * share)
-                break
-            depth -= 1
+        depth = _depth(self.blocks, request.prefix) if affinity.prefix else 0
+        if depth:
+            names = self.blocks.of(request.prefix[depth - 1]) or ()
+            share = min(1.0, depth * PREFIX_BLOCK_TOKENS / max(1, prompt_tokens))
+            worths = dict.fromkeys(names, affinity.prefix * share)
         if request.session is not None and affinity.session:
-            for name in self.sessions.of(request.session)[:1]:
+            for name in (self.sessions.of(request.session) or ())[:1]:
                 worths[name] = max(worths.get(name, 0.0), affinity.session)
         if affinity.adapter:
-            for name in self.adapters.of(request.model):
+            for name in self.adapters.of(request.model) or ():
                 worths[name] = max(worths.get(name, 0.0), affinity.adapter)
         return worths

@@ -22,7 +22,7 @@ def policy_changed(state: State, event: PolicyChanged, *, now: float, out: list[
     for replica in state.replicas.values():
         replica.ledger.resize(tier_of, len(new.tiers))
         replica.reserved_for = None
-        replica.cache.limit = new.bounds.prefixes
+        replica.cache.resize(new.bounds.prefixes)
     same_tiers = all(tier_of[rank] == rank for rank in tier_of) and len(tier_of) == len(rank_of)
     keeps_debts = same_tiers and old.cost == new.cost
     for waiting in state.waiting.values():

@@ -305,10 +305,8 @@ class Pool:
         for forecast, former in zip(self.forecasts, other.forecasts, strict=True):
             forecast.restore(former.snapshot())
         self.looked_at = max(self.looked_at, other.looked_at)
-        limits = self.ties
         self.ties = other.ties
-        self.ties.blocks.limit = limits.blocks.limit
-        self.ties.sessions.limit = limits.sessions.limit
+        self.ties.resize(self.policy.bounds)
 
 
 def regrouped(

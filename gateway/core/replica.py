@@ -16,7 +16,14 @@ from gateway.core.kinds import Kind
 from gateway.core.ledger import Grant, Ledger
 from gateway.core.limiter import ConcurrencyLimit
 from gateway.core.messages import ReplicaReport
-from gateway.core.plain import age_s, finite, instant_of, plain_report, report_of
+from gateway.core.plain import (
+    age_s,
+    finite,
+    instant_of,
+    known_instant,
+    plain_report,
+    report_of,
+)
 from gateway.core.rates import Mean, Rate
 
 FOREIGN_WINDOW = 3
@@ -60,11 +67,11 @@ class Replica:
     __slots__ = (
         "_foreign_recent", "_foreign_seen", "_full_sightings", "_kv_share", "_last_prefill_end",
         "_long_prefill_end", "_passed_at", "_prefill_rate", "_previous", "_previous_sent_at",
-        "_progress", "_progressed_at", "away", "away_of", "busy_until", "cache", "configured_slots",
+        "_progress", "away", "away_of", "busy_until", "cache", "configured_slots",
         "context_tokens", "foreign", "fresh_until", "has_queue", "is_draining", "is_lost",
         "is_removed", "is_stale", "is_usable", "judged_at", "kv_capacity_tokens",
         "kv_use_tokens_scraped", "learnt_slots", "ledger", "ledger_kv_at_scrape", "limit", "models",
-        "name", "open_tiers", "proven_sequences", "recalled_at", "release_rate", "report",
+        "name", "open_tiers", "progressed_at", "proven_sequences", "recalled_at", "release_rate", "report",
         "reported_at", "reserved_for", "reserved_until", "round_trip_s", "scores", "slots",
         "tpot_at", "tpot_in_use", "tpot_s", "warm_from", "warm_until", "weight",
     )  # fmt: skip
@@ -132,7 +139,8 @@ class Replica:
         self._kv_share = Mean(LEARNING_SHARE)
         self._previous: ReplicaReport | None = None
         self._progress = -1.0
-        self._progressed_at = 0.0
+        self.progressed_at: float | None = None
+        """When its counters last grew, or the first report came; None while there was none."""
         self._foreign_seen: deque[int] = deque(maxlen=FOREIGN_WINDOW)
         self._foreign_recent: deque[int] = deque(maxlen=FOREIGN_MEMORY)
         self.foreign = 0
@@ -342,7 +350,7 @@ class Replica:
             "passed_age_s": now - self._passed_at,
             "previous": plain_report(self._previous),
             "progress": finite(self._progress),
-            "progressed_age_s": now - self._progressed_at,
+            "progressed_age_s": age_s(self.progressed_at, now),
         }
 
     def restore_measured(self, data: Mapping[str, Any], now: float) -> None:
@@ -359,7 +367,7 @@ class Replica:
         self._passed_at = now - data["passed_age_s"]
         self._previous = report_of(data["previous"])
         self._progress = -1.0 if data["progress"] is None else float(data["progress"])
-        self._progressed_at = now - data["progressed_age_s"]
+        self.progressed_at = known_instant(data["progressed_age_s"], now)
 
     def _take_load(self, report: ReplicaReport, own: int | None, now: float) -> None:
         if report.running is None or report.waiting is None:
@@ -379,8 +387,8 @@ class Replica:
         counters = (report.iterations, report.prompt_tokens, report.generation_tokens)
         known = [counter for counter in counters if counter is not None]
         if not known or sum(known) != self._progress:
-            self._progress, self._progressed_at = sum(known), now
-        return now - self._progressed_at >= FROZEN_S
+            self._progress, self.progressed_at = sum(known), now
+        return self.progressed_at is not None and now - self.progressed_at >= FROZEN_S
 
     def _take_kv(self, report: ReplicaReport, own: tuple[int, int] | None) -> None:
         if not report.kv_capacity_tokens:

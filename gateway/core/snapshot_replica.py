@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any
 
-from gateway.core.affinity import Ties
+from gateway.core.affinity import KNOWN, Recent, Ties
 from gateway.core.flows import Waiting
 from gateway.core.kinds import Kind
 from gateway.core.ledger import Grant
@@ -149,7 +149,7 @@ def plain_replica(replica: Replica, now: float) -> dict[str, Any]:
         "reserved_age_s": now - replica.reserved_until,
         "release_rate": replica.release_rate.snapshot(now),
         "ledger_history": replica.ledger.snapshot(now),
-        "cached_blocks": replica.cache.keys(),
+        "cached_blocks": [list(replica.cache.old), list(replica.cache.young)],
         "report": plain_report(replica.report),
         "reported_age_s": age_s(replica.reported_at, now),
         "fresh_age_s": age_s(replica.fresh_until, now),
@@ -185,8 +185,10 @@ def replica_of(data: Mapping[str, Any], policy: Policy, now: float) -> Replica:
     replica.recalled_at = instant_of(data["recalled_age_s"], now)
     replica.reserved_until = now - data["reserved_age_s"]
     replica.release_rate.restore(data["release_rate"], now)
-    for block in data["cached_blocks"]:
-        replica.cache.use((block,))
+    replica.cache.old, replica.cache.young = (
+        dict.fromkeys(blocks, KNOWN) for blocks in data["cached_blocks"]
+    )
+    replica.cache.resize(policy.bounds.prefixes)
     _restore_learnt(replica, data, now)
     return replica
 
@@ -229,26 +231,32 @@ def restore_judgement(replica: Replica, data: Mapping[str, Any], now: float) -> 
     replica.scores = {int(tier): float(score) for tier, score in data["scores"]}
 
 
-def plain_ties(ties: Ties) -> dict[str, list[list[Any]]]:
-    """Who had what, the least recently used first."""
+def plain_ties(ties: Ties) -> dict[str, list[list[list[Any]]]]:
+    """Who had what, the older generation first."""
     return {
-        "blocks": [[block, list(names)] for block, names in ties.blocks.items()],
-        "sessions": [[session, list(names)] for session, names in ties.sessions.items()],
-        "adapters": [[adapter, list(names)] for adapter, names in ties.adapters.items()],
+        "blocks": _plain_generations(ties.blocks),
+        "sessions": _plain_generations(ties.sessions),
+        "adapters": _plain_generations(ties.adapters),
     }
 
 
 def restore_ties(ties: Ties, data: Mapping[str, Any]) -> None:
     """Remember what `plain_ties` told, as far as the bounds of these allow."""
-    for block, names in data["blocks"]:
-        for name in reversed(names):
-            ties.blocks.had((block,), name)
-    for session, names in data["sessions"]:
-        for name in reversed(names):
-            ties.sessions.had((session,), name)
-    for adapter, names in data["adapters"]:
-        for name in reversed(names):
-            ties.adapters.had((adapter,), name)
+    _restore_generations(ties.blocks, data["blocks"])
+    _restore_generations(ties.sessions, data["sessions"])
+    _restore_generations(ties.adapters, data["adapters"])
+
+
+def _plain_generations(recent: Recent[Any]) -> list[list[list[Any]]]:
+    return [
+        [[key, list(names)] for key, names in generation.items()]
+        for generation in (recent.old, recent.young)
+    ]
+
+
+def _restore_generations(recent: Recent[Any], data: list[list[list[Any]]]) -> None:
+    recent.old, recent.young = ({key: tuple(names) for key, names in each} for each in data)
+    recent.resize(recent.limit)
 
 
 def gone_waiting() -> Waiting:

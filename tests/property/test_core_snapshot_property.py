@@ -57,7 +57,7 @@ START_S = 4_096.0
 PAUSES = (0, 0, 0, 1, 1, 3, 3, 8, 8, 8, 30, 30, 64, 64, 64, 300, 4_000)
 TENANTS = {"t1": Tenant(weight=2.0, users={"a": 4.0}), "t2": Tenant(weight=0.5)}
 SMALL = Bounds(
-    waiting=14, waiting_per_user=6, prefixes=24, sessions=6, predictions=8, waiting_tokens=60_000
+    waiting=14, waiting_per_user=6, prefixes=4, sessions=2, predictions=8, waiting_tokens=60_000
 )
 STRICT = Policy(
     tiers=DEFAULT_TIERS, tenants=TENANTS, bounds=SMALL, ageing=Ageing(after_s=2.0, per_s=0.5),

@@ -165,8 +165,8 @@ ROOM = (
       "min(self._ceiling, in_use * BUSY_CUT)", "max(self._ceiling, in_use * BUSY_CUT)",
       unit("limiter", "test_a_refusal_cuts_below_what_was_in_flight")),
     M("the newest prefix is forgotten first", "affinity.py",
-      "keys.popitem(last=False)", "keys.popitem(last=True)",
-      unit("affinity", "test_of_more_keys_than_fit_the_least_recently_used_go")),
+      "self.old, self.young = young, {}", "self.old, self.young = {}, young",
+      unit("affinity", "test_of_more_keys_than_fit_those_not_used_lately_go")),
 )  # fmt: skip
 
 RELEASES = (

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from gateway.core.affinity import HOLDERS_MAX, Cache, Holders, Recent, Ties
 from gateway.core.messages import PREFIX_BLOCK_TOKENS
 from gateway.core.policy import Affinity, Bounds
@@ -13,27 +16,40 @@ ALL = Affinity()
 TWO_BLOCKS = 2 * PREFIX_BLOCK_TOKENS
 
 
-def test_of_more_keys_than_fit_the_least_recently_used_go() -> None:
+def recent(limit: int, keys: str) -> Recent[str]:
+    """What is remembered after these keys were used in this order."""
+    found: Recent[str] = Recent(limit)
+    for key in keys:
+        found.put(key, (key,))
+    return found
+
+
+def test_of_more_keys_than_fit_those_not_used_lately_go() -> None:
     """The bound is what keeps a year of prompts out of the memory."""
-    recent: Recent[str] = Recent(2)
-    recent.use(("a",))
-    recent.use(("b",))
-    recent.use(("a",))
-    recent.use(("c",))
-    assert recent.keys() == ["a", "c"]
-    assert len(recent) == 2
-    assert "a" in recent
-    assert "b" not in recent
+    found = recent(4, "abcd")
+    assert set(found.items()) == set("abcd")
+    found.put("c", ("again",))
+    found.put("e", ())
+    assert found.items() == {"c": ("again",), "d": ("d",), "e": ()}
+    assert found.of("c") == ("again",)
+    assert found.of("a") is found.of("b") is None
 
 
-def test_a_lower_bound_takes_effect_at_the_next_use() -> None:
-    """A new policy must be able to give memory back."""
-    recent: Recent[int] = Recent(5)
-    for key in range(5):
-        recent.use((key,))
-    recent.limit = 2
-    recent.use((9,))
-    assert recent.keys() == [4, 9]
+def test_the_half_of_the_bound_that_was_used_last_is_always_known() -> None:
+    """What everybody begins with must not be lost because others came in between."""
+    used = "abacadaeafagabahai"
+    for end in range(2, len(used)):
+        found = recent(4, used[:end])
+        assert len(found.items()) <= len(found.old) + len(found.young) <= 4
+        assert {*used[end - 2 : end]} <= set(found.items())
+
+
+def test_a_lower_bound_takes_effect_at_once() -> None:
+    """A new policy must be able to give memory back, and what was used last is worth most."""
+    found = recent(8, "abcdefgh")
+    found.resize(4)
+    assert set(found.items()) == set("cdgh")
+    assert set(recent(4, "abcd").items()) == set("abcd")
 
 
 def cache(*prefixes: tuple[int, ...], blocks: int = 100) -> Cache:
@@ -54,29 +70,42 @@ def test_only_the_leading_run_of_blocks_is_cached() -> None:
 def test_the_end_of_a_prompt_is_forgotten_before_its_beginning() -> None:
     """Without its first block all the others are worth nothing."""
     assert cache((1, 2, 3, 4), blocks=2).cached_tokens((1, 2, 3, 4)) == TWO_BLOCKS
-    assert cache((1, 2), (3, 4), blocks=3).cached_tokens((1, 2)) == PREFIX_BLOCK_TOKENS
+    assert cache((1, 2), (3, 4), (5, 6), blocks=4).cached_tokens((1, 2)) == 0
+    # One that was used again is known as a whole, though half of it was of the older generation.
+    assert cache((1, 2), (3, 4), (1, 2), (5,), blocks=6).cached_tokens((1, 2)) == TWO_BLOCKS
+
+
+@given(
+    prompts=st.lists(st.lists(st.integers(0, 2), max_size=6), max_size=30),
+    limit=st.integers(2, 12),
+)
+def test_no_block_is_known_without_those_before_it(prompts: list[list[int]], limit: int) -> None:
+    """How much is known is found by halving: with a hole in it, that would find anything."""
+    held, ties = Cache(limit), Ties(Bounds(prefixes=limit))
+    for number, prompt in enumerate(prompts):
+        prefix = tuple(hash(tuple(prompt[: at + 1])) for at in range(len(prompt)))
+        held.sent(prefix)
+        ties.sent(a_request(prefix=prefix), f"r{number % 6}", has_adapters=False)
+        for known in (held, ties.blocks):
+            depths = [known.of(block) is not None for block in prefix]
+            assert depths == sorted(depths, reverse=True)
+            assert len(known.old) + len(known.young) <= limit
+        assert held.cached_tokens(prefix) == PREFIX_BLOCK_TOKENS * sum(
+            held.of(block) is not None for block in prefix
+        )
 
 
 def test_the_last_holder_of_a_key_comes_first_and_only_a_few_are_kept() -> None:
     """Its copy is the youngest; a system prompt that went everywhere is no tie to anywhere."""
     holders: Holders[str] = Holders(10)
-    assert holders.of("k") == ()
+    assert holders.of("k") is None
     for name in ("a", "b", "a"):
-        holders.had(("k",), name)
+        holders.had("k", name)
     assert holders.of("k") == ("a", "b")
     for number in range(9):
-        holders.had(("k",), f"r{number}")
+        holders.had("k", f"r{number}")
     assert holders.of("k") == ("r8", "r7", "r6", "r5")
-    assert len(holders.of("k")) == HOLDERS_MAX
-
-
-def test_of_more_keys_than_fit_the_one_used_longest_ago_has_no_holder() -> None:
-    """Sessions are named by clients: a million of them must cost no more than the bound."""
-    holders: Holders[str] = Holders(2)
-    for key in ("a", "b", "a", "c"):
-        holders.had((key,), "r")
-    assert holders.items() == [("a", ("r",)), ("c", ("r",))]
-    assert holders.of("b") == ()
+    assert len(holders.of("k") or ()) == HOLDERS_MAX
 
 
 def ties(**changes: Any) -> Ties:
@@ -128,8 +157,8 @@ def test_an_engine_that_was_lost_draws_nobody() -> None:
     """Its memory is gone: it would get every conversation it once had, and prefill them all."""
     found = ties()
     found.drop("r")
-    assert found.blocks.items() == [(1, ("s",))]
-    assert found.sessions.items() == found.adapters.items() == []
+    assert found.blocks.items() == {1: ("s",)}
+    assert found.sessions.items() == found.adapters.items() == {}
 
 
 def test_an_affinity_of_zero_is_switched_off() -> None:
@@ -147,15 +176,16 @@ def test_a_session_is_where_it_was_last() -> None:
 
 def test_where_one_model_is_all_there_is_adapters_are_not_even_remembered() -> None:
     """What cannot tip any choice should cost no memory."""
-    assert ties().adapters.of("m") == ()
+    assert ties().adapters.of("m") is None
     assert ties().adapters.of("x") == ("r",)
 
 
 def test_the_bounds_of_the_policy_hold() -> None:
     """For each kind of tie its own."""
-    found = ties(prefixes=1, sessions=3)
-    assert [key for key, _ in found.blocks.items()] == [1]
-    assert (found.blocks.limit, found.sessions.limit) == (1, 3)
+    found = ties(prefixes=2, sessions=3)
+    found.sent(a_request(prefix=(7, 8, 9)), "r", has_adapters=False)
+    assert list(found.blocks.items()) == [8, 7]
+    assert (found.blocks.limit, found.sessions.limit) == (2, 3)
 
 
 # --- in the scheduler -------------------------------------------------------------------------

@@ -19,7 +19,7 @@ def replica(*blocks: int) -> Replica:
     """A replica that was sent these blocks."""
     found = Replica("r", tiers=1, blocks=64)
     for block in blocks:
-        found.cache.use((block,))
+        found.cache.sent((block,))
     return found
 
 
