@@ -4,6 +4,16 @@ PYTHON ?= python3
 ARGS ?=
 BIN := .venv/bin
 
+# What runs for every event of the scheduler, every request and every chunk.
+COMPILED := $(wildcard gateway/core/*.py) \
+	$(addprefix gateway/api/, auth.py disconnect.py exchange.py framing.py front.py life.py \
+		models.py outgoing.py passing.py prefix.py relay.py reply.py rewrite.py shapes.py \
+		surroundings.py) \
+	$(addprefix gateway/runtime/, admission.py dispatcher.py gate.py) \
+	$(addprefix gateway/telemetry/, series.py) \
+	$(addprefix gateway/tenancy/, keys.py) \
+	$(addprefix gateway/upstream/, client.py connection.py figures.py frames.py json_text.py sse.py)
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check compile bench sim mutants e2e e2e-containers lock clean
 
@@ -24,10 +34,10 @@ check: .venv/.installed-dev ## lint, format, types, import directions
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-compile: build/compiled/.done ## the scheduler as machine code in build/compiled (needs a C compiler)
+compile: build/compiled/.done ## scheduler and relay as machine code in build/compiled (needs a C compiler)
 
-bench: build/compiled/.done ## the gateway's own overhead against going direct, its core compiled
-	PYTHONPATH=build/compiled $(BIN)/fairgate bench $(ARGS)
+bench: build/compiled/.done ## the gateway's own cost against going direct and nginx, compiled
+	$(BIN)/python -m gateway.bench --build build/compiled $(ARGS)
 
 sim: .venv/.installed-dev ## the scheduler against the engine model, under a virtual clock
 	$(BIN)/pytest -q $(wildcard tests/simulation tests/property tests/unit/test_sim*.py) $(ARGS)
@@ -53,13 +63,13 @@ clean: ## caches and build outputs; .venv stays
 
 # mypyc: the core as it is, typed and pure, runs about three times as fast (docs/performance.md).
 # Apart from the sources, so that no stale binary shadows an edited file.
-build/compiled/.done: $(wildcard gateway/core/*.py) | .venv/.installed-dev
+build/compiled/.done: $(COMPILED) | .venv/.installed-dev
 	rm -rf build/compiled
-	mkdir -p build/compiled/gateway/core
-	for each in gateway/*; do \
-		[ $$each = gateway/core ] || ln -s ../../../$$each build/compiled/$$each; done
-	cp gateway/core/*.py build/compiled/gateway/core/
-	cd build/compiled && ../../$(BIN)/mypyc gateway/core/*.py >mypyc.log 2>&1 || \
+	mkdir -p build/compiled/gateway
+	for each in gateway/*; do case " $(dir $(COMPILED)) " in \
+		*" $$each/ "*) cp -r $$each build/compiled/gateway/ ;; \
+		*) ln -s ../../../$$each build/compiled/gateway/ ;; esac; done
+	cd build/compiled && ../../$(BIN)/mypyc $(COMPILED) >mypyc.log 2>&1 || \
 		{ tail -n 30 mypyc.log; exit 1; }
 	@touch $@
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from secrets import token_urlsafe
 from time import monotonic
 
@@ -18,11 +19,13 @@ from gateway.api.ops import Operations, build_app
 from gateway.api.prefix import Prefixes, is_wanted
 from gateway.api.readiness import readiness
 from gateway.api.relay import Relay
+from gateway.api.stored import Places, StoredResponses
 from gateway.api.watch import watch
 from gateway.core.messages import Closed, ScaleAdvised
 from gateway.core.scheduler import Scheduler
 from gateway.runtime.admission import LocalGate
 from gateway.runtime.dispatcher import Dispatcher
+from gateway.runtime.stalls import is_stalled
 from gateway.settings import DnsLookup, Settings
 from gateway.telemetry.log import log_settled
 from gateway.telemetry.metrics import Metrics
@@ -59,15 +62,17 @@ class Gateway:
             aliases=settings.model_by_alias,
             cards=self.fleet.cards,
         )
+        asking = Asking(
+            tier_ranks={name: rank for rank, name in enumerate(settings.tier_names)},
+            service_tiers=settings.tier_by_service_tier,
+            users=UserNames(settings.bounds.users_per_tenant, clock, settings.known_users()),
+        )
+        places = Places()
         self.relay = Relay(
             gate=LocalGate(self.dispatcher, taken_back=lambda: self.metrics.recalled("queued")),
             fleet=self.fleet,
             keyring=keyring,
-            asking=Asking(
-                tier_ranks={name: rank for rank, name in enumerate(settings.tier_names)},
-                service_tiers=settings.tier_by_service_tier,
-                users=UserNames(settings.bounds.users_per_tenant, clock, settings.known_users()),
-            ),
+            asking=asking,
             models=models,
             bounds=policy.bounds,
             tiers=settings.tier_names,
@@ -75,7 +80,9 @@ class Gateway:
             clock=clock,
             settled=self._settled,
             prefixes=Prefixes() if is_wanted(policy) else None,
+            places=places,
         )
+        stored = StoredResponses(places=places, fleet=self.fleet, keyring=keyring, asking=asking)
         operations = Operations(
             keyring=keyring,
             models=models,
@@ -91,7 +98,7 @@ class Gateway:
                 allow_methods=["GET", "POST"],
                 allow_headers=["*"],
             )
-        self.asgi = Front(self.relay, self.app)
+        self.asgi = Front(self.relay, stored, self.app)
 
     def close(self) -> None:
         """Refuse what waits and what comes; what runs goes on."""
@@ -109,6 +116,7 @@ class Gateway:
                 tell=self.dispatcher.tell,
                 clock=self.clock,
                 client_stall_s=self.scheduler.policy.bounds.client_stall_s,
+                is_stalled=partial(is_stalled, self.scheduler),
             )
             watches.append(tasks.create_task(walk))
             try:

@@ -94,7 +94,7 @@ def emulate(
     max_model_len: Annotated[int | None, typer.Option(help="Tokens of context.")] = None,
     scheduling_policy: Annotated[str, typer.Option(help="fcfs or priority.")] = "fcfs",
     max_num_queued_reqs: Annotated[int | None, typer.Option(help="503 beyond so many.")] = None,
-    embeddings: Annotated[bool, typer.Option(help="Serve /v1/embeddings too.")] = False,
+    embeddings: Annotated[bool, typer.Option(help="Serve the pooling routes too.")] = False,
     output_jitter: Annotated[float, typer.Option(help="Answers vary by this share.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Of sampling and jitter.")] = 0,
     fault: Annotated[list[str] | None, typer.Option(help="A fault; may be repeated.")] = None,
@@ -141,18 +141,15 @@ def demo(
     raise typer.Exit(run(seconds=seconds, policy=policy))
 
 
-@app.command()
-def bench(
-    *,
-    full: Annotated[bool, typer.Option(help="Longer rounds.")] = False,
-    peer: Annotated[list[str] | None, typer.Option(help="Another gateway beside us.")] = None,
-    json: Annotated[Path | None, typer.Option(help="Where the figures go.")] = None,
-    only: Annotated[str | None, typer.Option(help="One part: overhead, or core.")] = None,
-) -> None:
-    """Measure the gateway's own overhead against going direct, and its scheduler core."""
-    from gateway.bench.run import bench as run
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    add_help_option=False,
+)
+def bench(context: typer.Context) -> None:
+    """Measure the gateway's own cost, beside peers on request; --help lists the options."""
+    from gateway.bench.__main__ import main as run
 
-    raise typer.Exit(run(full=full, peers=peer or [], json_path=json, only=only))
+    raise typer.Exit(run(context.args))
 
 
 @keys.command("create")

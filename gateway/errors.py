@@ -61,6 +61,12 @@ class RouteNotFoundError(GatewayError):
     status, type, code = 404, "invalid_request_error", "not_found"
 
 
+class ResponseNotFoundError(GatewayError):
+    """No such stored response, or one of somebody else's: the answers are the same."""
+
+    status, type, code = 404, "invalid_request_error", "response_not_found"
+
+
 class MethodNotAllowedError(GatewayError):
     """The route exists, for another method."""
 
@@ -77,6 +83,12 @@ class UpstreamFailedError(GatewayError):
     """The engine, or the way to it, broke before it answered."""
 
     status, type, code = 502, "server_error", "upstream_failed"
+
+
+class UpstreamTimeoutError(GatewayError):
+    """The engine kept the connection and did nothing any more."""
+
+    status, type, code = 504, "server_error", "upstream_timeout"
 
 
 class EngineRefusedError(GatewayError):

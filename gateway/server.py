@@ -1,6 +1,7 @@
 """Running the gateway on uvicorn: sockets, signals and what is printed at the start."""
 
 import asyncio
+import gc
 import logging
 import signal
 from types import FrameType
@@ -16,6 +17,8 @@ from gateway.settings import Settings
 CLIENT_KEEPALIVE_S = 75
 """Longer than the idle time of common client pools, so that they close first."""
 BACKLOG = 2_048
+OBJECTS_BETWEEN_LOOKS = 20_000
+"""Made and not freed since the garbage collector looked last."""
 DRAIN_S = 600
 """After SIGTERM what runs may take this long to end; a second signal ends it at once."""
 
@@ -68,6 +71,7 @@ def serve(settings: Settings) -> None:
     gateway = Gateway(settings)
     host, port = settings.listen.host, settings.listen.port
     _announce(gateway, Console(stderr=True))
+    _calm_collector()
     GatewayServer(server_config(gateway, host=host, port=port), gateway).run()
 
 
@@ -79,6 +83,13 @@ def _announce(gateway: Gateway, console: Console) -> None:
         console.print("open mode: no API key is configured, so only this machine is served")
     if gateway.admin_key is not None and not settings.is_local:
         console.print(f"admin key for /metrics and /docs, made for this run: {gateway.admin_key}")
+
+
+def _calm_collector() -> None:
+    """Look for garbage cycles seldom: requests make few, and a look costs all that lives."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(OBJECTS_BETWEEN_LOOKS)
 
 
 def _set_up_logging() -> None:

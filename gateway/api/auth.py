@@ -80,7 +80,7 @@ class Asking:
 
     def asked(self, principal: Principal, headers: Headers, call: Call) -> Asked:
         """What `call` is scheduled as. Raises BadRequestError for headers that make no sense."""
-        tenant, user = principal.tenant, self._user(principal, headers, call)
+        tenant, user = principal.tenant, self.user(principal, headers, call.user)
         return Asked(
             tenant,
             user,
@@ -89,6 +89,15 @@ class Asking:
             session=_session(headers, call, tenant=tenant, user=user),
             read_timeout_s=None if call.streams else _read_timeout_s(headers),
         )
+
+    def user(self, principal: Principal, headers: Headers, named: str | None) -> str:
+        """The user a caller speaks for; `named` is the one that its body names."""
+        if not principal.speaks_for_users:
+            return principal.user
+        name = _first(headers, USER_HEADERS) or named
+        if not name:
+            return principal.user or OPEN_USER
+        return self._users.flow_of(principal.tenant, name)
 
     def service_tier_of(self, tier: int) -> str:
         """OpenAI's word for a tier, or the tier's own name where the mapping has none."""
@@ -113,14 +122,6 @@ class Asking:
         if tier is None:
             return principal.tier
         return max(self._tier_ranks[tier], principal.max_tier)
-
-    def _user(self, principal: Principal, headers: Headers, call: Call) -> str:
-        if not principal.speaks_for_users:
-            return principal.user
-        name = _first(headers, USER_HEADERS) or call.user
-        if not name:
-            return principal.user or OPEN_USER
-        return self._users.flow_of(principal.tenant, name)
 
 
 def _session(headers: Headers, call: Call, *, tenant: str, user: str) -> str | None:

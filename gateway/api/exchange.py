@@ -4,25 +4,23 @@ The slot is returned when the *upstream* ends, not when the client has read ever
 """
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NoReturn
 
-from gateway.api.auth import Asking
+from gateway.api import outgoing
 from gateway.api.life import Life
-from gateway.api.openai import DONE_EVENT, EngineError, engine_error
+from gateway.api.openai import EngineError, engine_error
+from gateway.api.passing import error_body_of
 from gateway.api.reply import EVENT_STREAM, JSON_TYPE, Reply
-from gateway.api.rewrite import Rewrite
-from gateway.api.wire import renamed, with_priority
+from gateway.api.shapes import shape_of
+from gateway.api.stored import Place
+from gateway.api.surroundings import Surroundings
 from gateway.core.messages import Outcome, Usage
-from gateway.errors import GatewayError, UpstreamFailedError
+from gateway.errors import GatewayError, UpstreamFailedError, UpstreamTimeoutError
 from gateway.runtime.gate import Grant, RecalledError
 from gateway.upstream.connection import Answer, UpstreamBrokenError
-from gateway.upstream.fleet import Fleet
-from gateway.upstream.sse import PlainMeter, StreamMeter
+from gateway.upstream.figures import response_id_in
+from gateway.upstream.sse import RESPONSE_TAIL_BYTES, Events, PlainMeter, StreamMeter
 
-ERROR_BODY_BYTES_MAX = 64 << 10
-"""No more of an engine's error is read."""
 WHOLE_ANSWER_BYTES_MAX = 1 << 20
 """A plain answer up to this size is passed on when complete, so that it can still be retried."""
 REWRITTEN_ANSWER_BYTES_MAX = 64 << 20
@@ -36,31 +34,6 @@ class RetryElsewhereError(Exception):
         super().__init__(error.message)
         self.replica = replica
         self.error = error
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What every exchange uses and none owns."""
-
-    fleet: Fleet
-    asking: Asking
-    tiers: int
-    clock: Callable[[], float]
-
-    def engine_priority(self, replica: str, tier: int) -> int | None:
-        """What to tell an engine that schedules by priority; None for all others."""
-        return self.fleet.engine_priority(replica, tier, self.tiers)
-
-    def rewrite_for(self, life: Life) -> Rewrite | None:
-        """What must differ in the answer; None, the usual case, for nothing."""
-        call, asked = life.call, life.asked
-        assert call is not None
-        assert asked is not None
-        alias = call.model if call.model not in (None, life.model) else None
-        if alias is None and call.service_tier is None:
-            return None
-        tier = None if call.service_tier is None else self.asking.service_tier_of(asked.tier)
-        return Rewrite(model=alias, service_tier=tier)
 
 
 class Exchange:
@@ -78,6 +51,10 @@ class Exchange:
         self._rewrite = surroundings.rewrite_for(life)
         self._answer: Answer | None = None
         self._sends = 0
+        self._sent_at: float | None = None
+        self._is_passing = False
+        """Whether anything of the answer may have reached the client."""
+        self._gives_up: asyncio.Task[None] | None = None
         self._meter: StreamMeter | PlainMeter = PlainMeter(surroundings.clock)
         self._outcome: Outcome | None = None
         """Set where the end of the upstream alone does not tell it."""
@@ -99,15 +76,48 @@ class Exchange:
         """Output so far, in events."""
         return self._meter.events if isinstance(self._meter, StreamMeter) else 0
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the engine has answered anything yet."""
+        return self._meter.last_at is not None
+
+    @property
+    def silent_since(self) -> float | None:
+        """When it last heard output, or was sent; None while the client holds it up."""
+        if self.writing_since is not None:
+            return None
+        return self._meter.last_at or self._sent_at
+
     async def run(self) -> None:
         """Carry it out. Raises RetryElsewhereError, or GatewayError for the client."""
+        try:
+            await self._run()
+        except asyncio.CancelledError:
+            if not self._is_given_up():
+                raise
+            self.close()
+            self._grant.finish(Outcome.FAILED)
+            error = UpstreamTimeoutError("The engine stopped answering.")
+            if self._is_passing:
+                raise error from None
+            raise RetryElsewhereError(self._grant.replica, error) from None
+
+    def give_up(self, task: "asyncio.Task[None]") -> None:
+        """The engine has stalled: end this, which `task` carries, as a failure of the engine."""
+        self._gives_up = task
+        task.cancel()
+
+    async def _run(self) -> None:
         try:
             answer, first = await self._begun()
         except UpstreamBrokenError as broken:
             self._grant.finish(Outcome.FAILED)
             raise RetryElsewhereError(self._grant.replica, _broke_off(broken)) from broken
         answer.when_ended(self._ended)
-        self._describe()
+        self._is_passing = True
+        if self._life.route.events is Events.RESPONSE:
+            self._note_place(first)
+        self._describe(answer)
         try:
             if isinstance(self._meter, StreamMeter):
                 await self._pass_stream(answer, first)
@@ -115,6 +125,12 @@ class Exchange:
                 await self._pass_plain(answer, first)
         except UpstreamBrokenError as broken:
             raise _broke_off(broken) from broken
+
+    def _is_given_up(self) -> bool:
+        """Whether the cancellation under way is `give_up`'s alone; it is taken back then."""
+        task = self._gives_up
+        self._gives_up = None
+        return task is not None and task.uncancel() == 0
 
     def abandoned(self) -> None:
         """The client left: charge what was produced."""
@@ -153,7 +169,7 @@ class Exchange:
             if answer.status < 400 and isinstance(self._meter, StreamMeter):
                 first, problem = await self._first_event(answer, self._meter)
         if answer.status >= 400:
-            problem = engine_error(answer.status, await _error_body(answer))
+            problem = engine_error(answer.status, await error_body_of(answer))
         elif isinstance(self._meter, PlainMeter):
             first = await self._whole(answer)
         return answer, first, problem
@@ -168,36 +184,31 @@ class Exchange:
         life, grant = self._life, self._grant
         self._sends += 1
         life.replica, life.waited_s, life.position = grant.replica, grant.waited_s, grant.position
+        self._sent_at = self._around.clock()
         if life.sent_at is None:
-            life.sent_at = self._around.clock()
-        if self._call.streams:
-            self._meter = StreamMeter(self._around.clock, grant.first_token)
+            life.sent_at = self._sent_at
+        events = life.route.events
+        if self._call.streams and events is not None:
+            self._meter = StreamMeter(self._around.clock, grant.first_token, events)
+        elif events is Events.RESPONSE:
+            self._meter = PlainMeter(self._around.clock, tail_bytes=RESPONSE_TAIL_BYTES)
         else:
             self._meter = PlainMeter(self._around.clock)
         self._answer = await self._around.fleet.client(grant.replica).send(
-            life.route.path.encode("ascii"),
-            self._body(),
-            headers=b"content-type: application/json\r\nx-request-id: %b\r\n"
-            % self._engine_id().encode("ascii"),
+            life.route.engine_path,
+            outgoing.body(life, self._around.engine_priority(grant.replica, self._tier)),
+            headers=outgoing.header_lines(life, self._sends),
             meter=self._meter,
         )
         return self._answer
 
-    def _engine_id(self) -> str:
-        """New each time: an engine may still be busy dropping what was taken back from it."""
-        attempt_id = self._life.attempt_id
-        return attempt_id if self._sends == 1 else f"{attempt_id}-{self._sends}"
-
-    def _body(self) -> bytes:
-        call, model = self._call, self._life.model
-        body = call.body if call.model in (None, model) else renamed(call, model)
-        priority = self._around.engine_priority(self._grant.replica, self._tier)
-        return body if priority is None else with_priority(body, priority)
-
     async def _first_event(
         self, answer: Answer, meter: StreamMeter
     ) -> tuple[bytes, EngineError | None]:
-        """All bytes up to the first data event: only it shows that the engine began."""
+        """All bytes up to the first data event: only it shows that the engine began.
+
+        Raises UpstreamBrokenError for a stream without any.
+        """
         chunks = []
         while answer.has_data or not (meter.events or meter.error_event or meter.is_done):
             data = await answer.read()
@@ -206,6 +217,8 @@ class Exchange:
             chunks.append(data)
         if meter.error_event is not None and not meter.events:
             return b"", engine_error(200, meter.error_event)
+        if not (meter.events or meter.is_done):
+            raise UpstreamBrokenError("the stream ended before it began", is_fresh=False)
         return b"".join(chunks), None
 
     async def _whole(self, answer: Answer) -> bytes:
@@ -224,9 +237,31 @@ class Exchange:
             raise error
         raise RetryElsewhereError(self._grant.replica, error)
 
-    def _describe(self) -> None:
+    def _note_place(self, first: bytes) -> None:
+        """Before its client can ask for it: where the response lies that just began."""
+        life, meter = self._life, self._meter
+        if isinstance(meter, StreamMeter):
+            ident = None if meter.ident is None else meter.ident.decode()
+        else:
+            ident = response_id_in(first)
+        if ident is None:
+            return
+        assert life.asked is not None
+        alias = self._call.model if self._call.model not in (None, life.model) else None
+        place = Place(
+            replica=self._grant.replica,
+            tenant=life.asked.tenant,
+            user=life.asked.user,
+            alias=alias,
+            service_tier=self._around.service_tier_for(life),
+        )
+        self._around.places.note(ident, place)
+
+    def _describe(self, answer: Answer) -> None:
         """Headers that tell the client how it was served."""
         life, reply = self._life, self._reply
+        if answer.content_encoding is not None:
+            reply.add_header(b"content-encoding", answer.content_encoding)
         reply.add_header(b"x-fairgate-queue-ms", b"%d" % round(life.waited_s * 1000))
         reply.add_header(b"x-fairgate-replica", life.replica.encode("latin-1", "replace"))
         if life.position:
@@ -238,13 +273,21 @@ class Exchange:
         reply, rewrite, clock = self._reply, self._rewrite, self._around.clock
         await reply.begin_stream(answer.header(b"content-type") or EVENT_STREAM)
         data = first
-        while data:
+        try:
+            while data:
+                if rewrite is not None:
+                    data = rewrite.chunk(data)
+                if data:
+                    self.writing_since = clock()
+                    await reply.write(data)
+                    self.writing_since = None
+                data = await answer.read()
+        finally:
+            # From here on only the client can hold it up.
             self.writing_since = clock()
-            await reply.write(data if rewrite is None else rewrite.chunk(data))
-            self.writing_since = None
-            data = await answer.read()
-        if rewrite is not None and (rest := rewrite.rest()):
-            await reply.write(rest)
+            # Also of a stream that broke off: what is held back had arrived.
+            if rewrite is not None and (rest := rewrite.rest()):
+                await reply.write(rest)
         await reply.finish(self._missing_end())
 
     def _missing_end(self) -> bytes:
@@ -256,7 +299,7 @@ class Exchange:
         assert isinstance(meter, StreamMeter)
         if meter.error_event is not None:
             self._life.failed(engine_error(200, meter.error_event).as_error())
-            return b"" if meter.is_done else DONE_EVENT
+            return b"" if meter.is_done else shape_of(self._life.route).end
         if meter.is_done:
             return b""
         raise UpstreamFailedError("The engine ended the stream without finishing it.")
@@ -297,11 +340,3 @@ class Exchange:
 
 def _broke_off(broken: UpstreamBrokenError) -> UpstreamFailedError:
     return UpstreamFailedError(f"The engine's answer broke off: {broken}.")
-
-
-async def _error_body(answer: Answer) -> bytes:
-    chunks, size = [], 0
-    while size < ERROR_BODY_BYTES_MAX and (data := await answer.read()):
-        chunks.append(data)
-        size += len(data)
-    return b"".join(chunks)[:ERROR_BODY_BYTES_MAX]

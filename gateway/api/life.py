@@ -12,8 +12,9 @@ class Life:
     """One request; filled in as it goes on, instants on the gateway's clock."""
 
     __slots__ = (
-        "asked", "attempts", "began_at", "call", "first_at", "model", "outcome", "position",
-        "prefix", "replica", "request_id", "route", "sent_at", "tpot_s", "usage", "waited_s",
+        "asked", "attempts", "began_at", "call", "first_at", "forwarded", "model", "outcome",
+        "pinned", "position", "prefix", "replica", "request_id", "route", "sent_at", "tpot_s",
+        "usage", "waited_s",
     )  # fmt: skip
 
     def __init__(self, *, request_id: str, route: Route, began_at: float) -> None:
@@ -23,6 +24,10 @@ class Life:
         self.call: Call | None = None
         self.asked: Asked | None = None
         self.model = ""
+        self.forwarded = b""
+        """Header lines of the client that go to the engine."""
+        self.pinned: frozenset[str] = frozenset()
+        """Replicas that cannot serve it, since another one holds what it goes on from."""
         self.prefix: tuple[int, ...] = ()
         """Hashes of the prompt's leading blocks, where anything is decided by them."""
         self.attempts = 0
@@ -58,10 +63,10 @@ class Life:
             output_tokens_max=call.output_tokens_max,
             sequences=call.sequences,
             streams=call.streams,
-            body_bytes=len(call.body),
+            body_bytes=call.size,
             patience_s=asked.patience_s,
             route=self.route.name,
-            excluded=excluded,
+            excluded=excluded | self.pinned,
             prefix=self.prefix,
             session=asked.session,
             read_timeout_s=asked.read_timeout_s,

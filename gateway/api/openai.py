@@ -36,6 +36,25 @@ def error_event(error: GatewayError) -> bytes:
     return b"data: %b\n\n%b" % (error_body(error), DONE_EVENT)
 
 
+def response_error_event(error: GatewayError) -> bytes:
+    """The same for a stream of the Responses API: its own event, which its clients know by name.
+
+    The clients' libraries raise for what stands under `error`, and stop at `[DONE]`.
+    """
+    told = {"type": "error", "code": error.code, "message": error.message, "param": error.param}
+    event = orjson.dumps({**told, "sequence_number": 0, **error_object(error)})
+    return b"event: error\ndata: %b\n\n%b" % (event, DONE_EVENT)
+
+
+def queued(position: int, eta_s: float | None) -> bytes:
+    """A comment that tells a waiting stream where it stands.
+
+    It has no `id:` field: clients would turn later comments into empty events.
+    """
+    eta = "unknown" if eta_s is None else f"{eta_s:.1f}"
+    return f": queued position={position} eta_s={eta}\n\n".encode("ascii")
+
+
 def retry_headers(error: GatewayError) -> list[tuple[bytes, bytes]]:
     """When, and whether, a client should come back."""
     headers = []
@@ -86,7 +105,10 @@ def engine_error(status: int, body: bytes) -> EngineError:
         return EngineError(status, _cut(body.decode("utf-8", "replace")) or "no message")
     if not isinstance(content, dict):
         return EngineError(status, _cut(str(content)))
+    response = content.get("response")  # of a `response.failed`
     inner = content.get("error", content)
+    if isinstance(response, dict) and isinstance(response.get("error"), dict):
+        inner = response["error"]
     if not isinstance(inner, dict):
         return EngineError(_status(status, None), _cut(str(inner)))
     message = inner.get("message") or inner.get("detail") or inner.get("error") or "no message"

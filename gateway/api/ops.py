@@ -16,7 +16,7 @@ from gateway.api.auth import authenticated, credential, headers_of
 from gateway.api.models import ModelTable
 from gateway.api.openai import error_body, retry_headers
 from gateway.api.readiness import Readiness
-from gateway.api.routes import ROUTES, Route
+from gateway.api.routes import RESPONSES_PREFIX, ROUTES, Route
 from gateway.errors import (
     ForbiddenError,
     GatewayError,
@@ -122,21 +122,43 @@ def described(app: FastAPI) -> dict[str, Any]:
     document = get_openapi(title=app.title, version=app.version, routes=app.routes)
     for route in ROUTES.values():
         document["paths"][route.path] = {"post": _operation(route)}
+    of_id = {"name": "response_id", "in": "path", "required": True, "schema": {"type": "string"}}
+    for method, path, summary in STORED:
+        answers = _answers("404", "405", is_anthropic=False)
+        operation = {"summary": summary, "operationId": summary, "parameters": [of_id]}
+        document["paths"][path] = {method: {**operation, "responses": answers}}
     return document
 
 
+STORED = (
+    ("get", f"{RESPONSES_PREFIX}{{response_id}}", "Fetch a stored response"),
+    ("post", f"{RESPONSES_PREFIX}{{response_id}}/cancel", "Cancel a response"),
+)
+"""Method, path and summary of what is asked of a response that an engine keeps."""
+
+
 def _operation(route: Route) -> dict[str, Any]:
-    content: Mapping[str, Any] = {"application/json": {"schema": {"type": "object"}}}
-    error = {"description": "An error in OpenAI's shape", "content": content}
     return {
         "summary": route.summary,
-        "operationId": route.name,
-        "requestBody": {"required": True, "content": content},
-        "responses": {
-            "200": {"description": "The engine's answer, byte for byte", "content": content},
-            **dict.fromkeys(("400", "401", "404", "413", "429", "502", "503"), error),
+        "operationId": f"{route.name}{route.path}".replace("/", "_"),
+        "requestBody": {
+            "required": True,
+            "content": _content("multipart/form-data" if route.is_form else "application/json"),
         },
+        "responses": _answers("400", "413", "429", "503", is_anthropic=route.is_anthropic),
     }
+
+
+def _answers(*statuses: str, is_anthropic: bool) -> dict[str, Any]:
+    shape = "Anthropic's" if is_anthropic else "OpenAI's"
+    error = {"description": f"An error in {shape} shape", "content": _content()}
+    success = {"description": "The engine's answer, byte for byte", "content": _content()}
+    named = sorted({*statuses, "401", "404", "502", "504"})
+    return {"200": success, **dict.fromkeys(named, error)}
+
+
+def _content(media_type: str = "application/json") -> Mapping[str, Any]:
+    return {media_type: {"schema": {"type": "object"}}}
 
 
 async def _on_gateway_error(request: Request, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""How a prompt begins: chained hashes of its leading blocks, from the parsed body alone.
+"""How a prompt begins: chained hashes of its leading blocks, from the fields of the body alone.
 
 Equal hashes mean an equal beginning, of the same model and tenant, and nothing else; what an
 engine has cached is not known here. A body that cannot be read this way has no hashes, which costs
@@ -18,6 +18,8 @@ from zlib import crc32
 
 import orjson
 
+from gateway.api.fields import ABSENT, Fields
+from gateway.api.skim import beginning
 from gateway.core.messages import PREFIX_BLOCK_TOKENS
 from gateway.core.policy import Policy
 
@@ -30,8 +32,10 @@ SAMPLE_CHARS = 128
 """Of an image or sound its length, middle and end stand for the whole, which may be megabytes."""
 TAGS_MAX = 4_096
 """Models times tenants whose tag is remembered."""
-IN_FRONT = frozenset({"tools", "system", "instructions"})
-"""What chat templates put in front of all messages, whatever its place in the body."""
+SEEN_BYTES_MAX = 1 << 20
+"""Of the field that holds the prompt."""
+FRONT_BYTES_MAX = 256 << 10
+"""Of tools and instructions no more is hashed; what is longer also by its length."""
 KINDS = ("messages", "prompt", "input")
 """Where the prompt stands; the first that there is counts."""
 
@@ -49,8 +53,8 @@ class Prefixes:
     def __init__(self) -> None:
         self._tags: dict[tuple[str, str], int] = {}
 
-    def of(self, fields: dict[str, Any], *, model: str, tenant: str) -> tuple[int, ...]:
-        """`Request.prefix` of the request whose parsed body is `fields`: whole blocks only.
+    def of(self, fields: Fields, *, model: str, tenant: str) -> tuple[int, ...]:
+        """`Request.prefix` of the request whose body has these fields: whole blocks only.
 
         At most `PREFIX_BLOCKS_MAX`; none for several prompts in one request.
         """
@@ -74,17 +78,20 @@ class Prefixes:
         return tag
 
 
-def _beginning(fields: dict[str, Any]) -> tuple[bytes, int]:
+def _beginning(fields: Fields) -> tuple[bytes, int]:
     """(the beginning of the prompt, the hash of what stands in front of it)."""
     front = 0
-    for kind in KINDS:
+    for text in (fields.messages, fields.prompt, fields.input):
         front += 1
-        prompt = fields.get(kind)
-        if prompt is not None:
+        if text is not ABSENT:
             break
-    if not IN_FRONT.isdisjoint(fields):
-        for name in sorted(IN_FRONT & fields.keys()):
-            front = crc32(_written(fields[name]), front)
+    if (
+        fields.instructions is not ABSENT
+        or fields.system is not ABSENT
+        or fields.tools is not ABSENT
+    ):
+        front = _front_of(fields, front)
+    prompt = None if text is ABSENT else beginning(memoryview(text)[:SEEN_BYTES_MAX])
     if isinstance(prompt, list):
         if len(prompt) == 1 and isinstance(prompt[0], (str, list)):
             prompt = prompt[0]
@@ -95,6 +102,14 @@ def _beginning(fields: dict[str, Any]) -> tuple[bytes, int]:
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
         return _of_ids(prompt), front + len(KINDS)
     return b"", front
+
+
+def _front_of(fields: Fields, front: int) -> int:
+    """What chat templates put in front of all messages, whatever its place in the body."""
+    for text in (fields.instructions, fields.system, fields.tools):
+        data = bytes(text)
+        front = crc32(data[:FRONT_BYTES_MAX], crc32(b"%d" % len(data), front))
+    return front
 
 
 def _of_messages(messages: list[Any]) -> bytes:

@@ -8,23 +8,29 @@ after that: headers say little, since vLLM sends its 200 before it starts.
 import asyncio
 import logging
 from collections.abc import Callable
-from secrets import token_hex
+from random import getrandbits
 
-from gateway.api.auth import Asking, authenticated, headers_of
+from gateway.api.auth import Asking, Headers, authenticated, headers_of
 from gateway.api.disconnect import (
+    DEPARTURE,
     ClientLeftError,
     Receive,
     Scope,
     Send,
     cancelled_when_client_leaves,
 )
-from gateway.api.exchange import Exchange, RetryElsewhereError, Surroundings
+from gateway.api.exchange import Exchange, RetryElsewhereError
+from gateway.api.form import read_form
 from gateway.api.life import Life
 from gateway.api.models import ModelTable
+from gateway.api.outgoing import forwarded
 from gateway.api.prefix import Prefixes
 from gateway.api.reply import Reply
 from gateway.api.routes import Route
-from gateway.api.wire import parse, read_body
+from gateway.api.shapes import shape_of
+from gateway.api.stored import Places
+from gateway.api.surroundings import Surroundings
+from gateway.api.wire import Call, parse, read_body
 from gateway.core.policy import Bounds
 from gateway.errors import GatewayError, RefusedError
 from gateway.runtime.gate import Gate, Waits
@@ -33,6 +39,8 @@ from gateway.tenancy.keys import Keyring
 from gateway.upstream.fleet import Fleet
 
 LOGGER = logging.getLogger("fairgate.relay")
+ID_BITS = 96
+"""Of a request's id: enough for all gateways together never to make one twice."""
 
 
 class Relay:
@@ -52,12 +60,17 @@ class Relay:
         clock: Callable[[], float],
         settled: Callable[[SettledRequest], None],
         prefixes: Prefixes | None = None,
+        places: Places | None = None,
     ) -> None:
-        """`prefixes` is None where nothing is decided by the beginnings of prompts."""
+        """`prefixes` is None where nothing is decided by the beginnings of prompts.
+
+        `places` is shared with whoever fetches stored responses.
+        """
+        places = Places() if places is None else places
         self._gate = gate
         self._keyring = keyring
         self._asking = asking
-        self._around = Surroundings(fleet, asking, len(tiers), clock)
+        self._around = Surroundings(fleet, asking, len(tiers), clock, places)
         self._models = models
         self._bounds = bounds
         self._tiers = tiers
@@ -70,11 +83,11 @@ class Relay:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, route: Route) -> None:
         """Serve one request to `route`, whatever becomes of it."""
-        life = Life(request_id=token_hex(12), route=route, began_at=self._clock())
-        reply = Reply(send, life.request_id.encode("ascii"))
+        life = Life(request_id=_new_id(), route=route, began_at=self._clock())
+        reply = Reply(send, life.request_id.encode("ascii"), shape_of(route))
         try:
             await self._admit(scope, receive, life, reply)
-            async with cancelled_when_client_leaves(receive):
+            async with cancelled_when_client_leaves(receive, scope.get(DEPARTURE)):
                 await self._serve(life, reply)
         except GatewayError as error:
             life.failed(error)
@@ -91,6 +104,8 @@ class Relay:
             life.failed(fault)
             await reply.fail(fault)
         finally:
+            if life.call is not None and life.call.upload is not None:
+                life.call.upload.close()
             if life.asked is not None:
                 self._settled(life.record(self._clock(), reply.status, self._tiers))
 
@@ -98,16 +113,34 @@ class Relay:
         """Who asks, and for what. Raises GatewayError; nothing was queued then."""
         headers = headers_of(scope["headers"])
         principal = authenticated(self._keyring, headers)
-        length = headers.get(b"content-length")
-        body = await read_body(receive, length, self._bounds.body_bytes)
-        call = await parse(life.route, body, self._bounds.max_sequences)
+        call = life.call = await self._call(life.route, headers, receive)
         life.model = self._models.resolve(call.model, principal)
-        life.call = call
-        life.asked = self._asking.asked(principal, headers, call)
+        life.asked = asked = self._asking.asked(principal, headers, call)
+        life.forwarded = forwarded(headers)
+        if call.previous_response_id is not None:
+            place = self._around.places.of(
+                call.previous_response_id, tenant=asked.tenant, user=asked.user
+            )
+            life.pinned = self._around.fleet.names() - {place.replica}
         if self._prefixes is not None and call.output_tokens_max != 0:
             life.prefix = self._prefixes.of(call.fields, model=life.model, tenant=life.asked.tenant)
         reply.streams = call.streams
         reply.add_header(b"x-fairgate-tier", self._tiers[life.asked.tier].encode("latin-1"))
+
+    async def _call(self, route: Route, headers: Headers, receive: Receive) -> Call:
+        """Read and understand the body."""
+        length = headers.get(b"content-length")
+        if route.is_form:
+            content_type = headers.get(b"content-type")
+            return await read_form(
+                route,
+                receive,
+                content_type=content_type,
+                bytes_max=self._bounds.body_bytes,
+                length=length,
+            )
+        body = await read_body(receive, length, self._bounds.body_bytes)
+        return await parse(route, body, self._bounds.max_sequences)
 
     async def _serve(self, life: Life, reply: Reply) -> None:
         """Try replicas until one answers. A retry keeps the arrival instant, and so its place."""
@@ -141,3 +174,8 @@ class Relay:
             finally:
                 del self.open[exchange]
                 exchange.close()
+
+
+def _new_id() -> str:
+    """An id that no other request of any gateway has; it need not be a secret."""
+    return f"{getrandbits(ID_BITS):024x}"

@@ -1,11 +1,12 @@
 """What goes back to one client: headers once, bytes, and at most one terminal error.
 
 Before the headers are out an error is a JSON answer with its own status; after that it is one
-error event and `[DONE]` on a stream, and an aborted connection on a plain answer.
+error event on a stream, and an aborted connection on a plain answer.
 """
 
 from gateway.api.disconnect import Send
-from gateway.api.openai import error_body, error_event, retry_headers
+from gateway.api.openai import retry_headers
+from gateway.api.shapes import CHUNKS, Shape
 from gateway.errors import GatewayError
 
 Pairs = list[tuple[bytes, bytes]]
@@ -21,11 +22,16 @@ BLANK_LINES = (b"\n\n", b"\r\n\r\n", b"\r\r")
 class Reply:
     """The answer to one request."""
 
-    __slots__ = ("_headers", "_send", "_sent", "has_started", "is_finished", "status", "streams")
+    __slots__ = (
+        "_headers", "_send", "_sent", "_shape", "has_started", "is_finished", "status", "streams"
+    )  # fmt: skip
 
-    def __init__(self, send: Send, request_id: bytes) -> None:
+    def __init__(self, send: Send, request_id: bytes, shape: Shape = CHUNKS) -> None:
         self._send = send
+        self._shape = shape
         self._headers: Pairs = [(b"x-request-id", request_id)]
+        if shape.id_header != b"x-request-id":
+            self._headers.append((shape.id_header, request_id))
         self._sent = BLANK_LINES[0]
         """The latest bytes of the body."""
         self.streams = False
@@ -65,16 +71,14 @@ class Reply:
     async def queued(self, position: int, eta_s: float | None) -> None:
         """Tell a streaming client where it stands; keeps proxies and clients from giving up."""
         await self.begin_stream()
-        eta = "unknown" if eta_s is None else f"{eta_s:.1f}"
-        # A comment without an `id:` field: clients would turn later comments into empty events.
-        await self.write(f": queued position={position} eta_s={eta}\n\n".encode("ascii"))
+        await self.write(self._shape.waits(position, eta_s))
 
     async def fail(self, error: GatewayError) -> None:
         """End with an error, in the form that the state of the answer still allows."""
         if self.is_finished:
             return
         if not self.has_started:
-            body = error_body(error)
+            body = self._shape.error_body(error)
             length = b"%d" % len(body)
             headers = [(b"content-type", JSON_TYPE), (b"content-length", length)]
             await self.begin(error.status, headers + retry_headers(error))
@@ -82,7 +86,7 @@ class Reply:
         elif self.streams:
             # Glued to an event that broke off, the error would be lost with it.
             gap = b"" if self._sent.endswith(BLANK_LINES) else BLANK_LINES[0]
-            await self.finish(gap + error_event(error))
+            await self.finish(gap + self._shape.error_event(error))
         else:
             # An unfinished answer makes the server cut the connection: the only sign left.
             self.is_finished = True

@@ -1,78 +1,266 @@
-"""The few bytes of an answer that may differ from the engine's: the alias, and the tier used.
+"""The few bytes of an answer that may differ from the engine's.
 
-Only requests that used an alias or named a `service_tier` come here; all others pass untouched.
+They are the alias, the tier used, and the usage that only the gateway asked for. Single members
+are changed in place; every other byte stays as it came.
 """
 
 import re
+from typing import Any
 
 import orjson
 
-_EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
-_MODEL = re.compile(rb'("model"\s*:\s*)"(?:[^"\\]|\\.)*"')
-_SERVICE_TIER = re.compile(rb'("service_tier"\s*:\s*)(?:null|"(?:[^"\\]|\\.)*")')
+from gateway.upstream.frames import end_of_events, events_in, read_event
+from gateway.upstream.json_text import member, with_value, without
+from gateway.upstream.sse import Events
+
 HELD_BYTES_MAX = 1 << 20
-"""An event longer than this is passed on unchanged."""
+"""No more than this is held back; an event longer than this is passed on unchanged."""
+
+_DATA = re.compile(rb"data: ?([^\r\n]*)")
+_DATA_AHEAD = re.compile(rb"[\r\n](?=data:)")
+_MORE_DATA = re.compile(rb"(?:\r\n|\n|\r)data:[^\r\n]*")
+_INSIDE = {
+    None: b"",
+    Events.CHUNKS: b"",
+    Events.RESPONSE: b'"response"',
+    Events.MESSAGE: b'"message"',
+}
+"""The member that holds `model` and `service_tier` where an event itself does not."""
+_FINISH_REASON = b'"finish_reason"'
+_STRING_NEXT = re.compile(rb'\s*:\s*"')
+_NULL_USAGE = b',"usage":null}\n\n'
+_HEADS = re.compile(
+    rb"(data: ?\{)"
+    rb'((?:"(?:id|object)":"[^"\\]*",|"created":\d+,)*+"model":)("[^"\\]*")'
+)
+"""How chunks begin (vLLM, SGLang, TGI): up to `model` there are only scalars."""
+_TAILS = re.compile(rb'"model":"[^"\\]*"((?:,"[^"\\]*":(?:"[^"\\]*"|[\w.+-]+))*+\}\n\n)')
+"""How chunks end where `choices` come first (llama.cpp): from `model` there are only scalars."""
 
 
 class Rewrite:
-    """Replaces the top-level `model` and `service_tier` of answers and of each event."""
+    """Changes the `model` and `service_tier` of answers and of each event, and strips usage."""
 
-    __slots__ = ("_held", "_model", "_service_tier")
+    __slots__ = (
+        "_added", "_drops_lf", "_finished", "_head", "_held", "_inside", "_model", "_renames",
+        "_strips", "_tail", "_tier",
+    )  # fmt: skip
 
-    def __init__(self, *, model: str | None, service_tier: str | None) -> None:
+    def __init__(
+        self,
+        *,
+        model: str | None,
+        service_tier: str | None,
+        strips_usage: bool = False,
+        events: Events | None = Events.CHUNKS,
+    ) -> None:
         self._model = orjson.dumps(model) if model is not None else None
-        self._service_tier = orjson.dumps(service_tier) if service_tier is not None else None
+        self._tier = orjson.dumps(service_tier) if service_tier is not None else None
+        self._renames = model is not None or service_tier is not None
+        self._strips = strips_usage and events is Events.CHUNKS
+        self._inside = _INSIDE[events]
+        self._added = b'"service_tier":%b,' % self._tier if self._tier is not None else b""
+        named = rb"\3" if self._model is None else _escaped(self._model)
+        self._head = b"\\1%b\\2%b" % (_escaped(self._added), named)
+        self._tail = b'"model":%b\\1' % _escaped(self._model or b"")
         self._held = b""
+        """The beginning of an event."""
+        self._finished: list[bytes] = []
+        """Chunks that end a choice: with the usage asked for, vLLM puts into the usage chunk what
+        else stands in them."""
+        self._drops_lf = False
+        """The last line end removed was a CR, an LF may belong to it."""
 
     def plain(self, body: bytes) -> bytes:
         """A whole JSON answer; anything that is not a JSON object passes unchanged."""
-        try:
-            answer = orjson.loads(body)
-        except orjson.JSONDecodeError:
+        if not self._renames or _object_in(body) is None:
             return body
-        if not isinstance(answer, dict):
-            return body
-        if self._model is not None and "model" in answer:
-            answer["model"] = orjson.loads(self._model)
-        if self._service_tier is not None:
-            answer["service_tier"] = orjson.loads(self._service_tier)
-        try:
-            return orjson.dumps(answer)
-        except TypeError:
-            return body  # nested deeper than can be written
+        return self._named(body, body.index(b"{"))
 
     def chunk(self, data: bytes) -> bytes:
-        """Some bytes of an event stream: whole events leave, the rest is held back."""
-        data = self._held + data
-        cut = 0
-        events = []
-        for end in _EVENT_END.finditer(data):
-            events.append(self._event(data[cut : end.end()]))
-            cut = end.end()
-        self._held = data[cut:]
-        if len(self._held) > HELD_BYTES_MAX:
-            events.append(self.rest())
-        return b"".join(events)
+        """Some bytes of an event stream: whole events leave, the rest is held back.
+
+        Only a chunk that ends a choice waits for the event after it, where usage is stripped.
+        """
+        if self._held or self._drops_lf or not data.endswith(b"\n\n"):
+            data = self._whole(data)
+        if not self._finished:
+            clean = self._quick(data)
+            if clean is not None:
+                return clean
+        return b"".join([*map(self._event, events_in(data))])
 
     def rest(self) -> bytes:
         """What is still held back at the end of the stream."""
-        held, self._held = self._held, b""
-        return held
+        rest = b"".join([*self._finished, self._held])
+        self._finished, self._held = [], b""
+        return rest
+
+    def _whole(self, data: bytes) -> bytes:
+        """Hold back the beginning of an event at the end; return what is complete."""
+        if self._drops_lf and data:
+            self._drops_lf = False
+            data = data.removeprefix(b"\n")
+        seen = len(self._held)
+        data = self._held + data
+        end = end_of_events(data, seen)
+        self._held = data[end:]
+        if len(self._held) <= HELD_BYTES_MAX:
+            return data[:end]
+        self._held = b""
+        return data
+
+    def _quick(self, data: bytes) -> bytes | None:
+        """Whole events in their new form where a few searches tell it; None where they do not."""
+        if self._strips:
+            if b'"usage"' in data:
+                if not _are_chunks(data):
+                    return None
+                data = data.replace(_NULL_USAGE, b"}\n\n")
+                if b'"usage"' in data:
+                    return None
+            at = data.rfind(_FINISH_REASON)
+            if at >= 0 and not data.startswith(b":null", at + len(_FINISH_REASON)):
+                return None
+        if not self._renames:
+            return data
+        if self._inside:
+            return None if self._inside in data else data
+        if b"\r" in data or b'"service_tier"' in data or b'"error"' in data:
+            return None
+        if data.find(b"\n") == len(data) - 2 and (head := _HEADS.match(data)) is not None:
+            start, name, value = head.end(1), head.start(3), head.end(3)
+            model = self._model or head[3]
+            return b"%b%b%b%b%b" % (
+                data[:start], self._added, data[start:name], model, data[value:]
+            )  # fmt: skip
+        new, hits = _HEADS.subn(self._head, data)
+        if hits == 0 and self._tier is None:
+            new, hits = _TAILS.subn(self._tail, data)
+        are_all = (
+            data.startswith(b"data:")
+            and data.count(b"\n\ndata:") == hits - 1
+            and data.count(b"\n") == 2 * hits
+        )
+        return new if are_all else None
 
     def _event(self, event: bytes) -> bytes:
-        """One event. The engine writes `model` before any content, so the first match is it."""
-        start = event.find(b"{")
-        if start < 0 or event.startswith(b'data: {"error"'):
+        """What leaves instead of one event, with what waited for it."""
+        event = self._changed(event)
+        finished = self._finished
+        if (
+            self._strips
+            and _is_finished(event)
+            and sum(map(len, finished)) + len(event) <= HELD_BYTES_MAX
+        ):
+            finished.append(event)
+            return b""
+        if not finished:
             return event
-        model = self._model
-        if model is not None:
-            event = _MODEL.sub(lambda found: found[1] + model, event, count=1)
-        tier = self._service_tier
-        if tier is None:
+        self._finished = []
+        return b"".join([*finished, event])
+
+    def _changed(self, event: bytes) -> bytes:
+        """One event in its new form."""
+        has_usage = self._strips and b'"usage"' in event
+        if not has_usage and (not self._renames or self._inside not in event):
             return event
-        event, hits = _SERVICE_TIER.subn(lambda found: found[1] + tier, event, count=1)
-        if hits:
+        line = _first_data(event)
+        if line is None:
             return event
-        head, tail = event[: start + 1], event[start + 1 :]
-        comma = b"" if tail.lstrip().startswith(b"}") else b","
-        return head + b'"service_tier":' + tier + comma + tail
+        fields = _object_in(read_event(event)[1] or b"")
+        if fields is None:
+            return event
+        text = line[1] if event.count(b"data:") == 1 else _unfolded(event)
+        new = text
+        if has_usage:
+            if fields.get("choices") == [] and isinstance(fields.get("usage"), dict):
+                return self._removed(event, text)
+            new = without(new, new.index(b"{"), b"usage")
+        if self._renames and fields.get("error") is None:
+            new = self._renamed(new)
+        if new == text:
+            return event
+        return event[: line.start(1)] + new + _MORE_DATA.sub(b"", event[line.end() :])
+
+    def _removed(self, event: bytes, text: bytes) -> bytes:
+        """Nothing, but line ends that belong to the event before; that gets the fingerprint."""
+        at = text.index(b"{")
+        found = member(text, at, b"system_fingerprint")
+        if found is not None and self._finished:
+            addition = b"," + text[found.start : found.end]
+            self._finished = [_with_last(each, addition) for each in self._finished]
+        self._drops_lf = event.endswith(b"\r")
+        return event[: len(event) - len(event.lstrip(b"\r\n"))]
+
+    def _renamed(self, text: bytes) -> bytes:
+        """The JSON of one event with the alias and the tier in their place."""
+        at = text.index(b"{")
+        if self._inside:
+            found = member(text, at, self._inside[1:-1])
+            if found is None or not text.startswith(b"{", found.value):
+                return text
+            at = found.value
+        return self._named(text, at)
+
+    def _named(self, text: bytes, at: int) -> bytes:
+        """`text` with the alias and the tier in the object that opens at `at`."""
+        if self._model is not None:
+            text = with_value(text, at, b"model", self._model, adds=False)
+        if self._tier is not None:
+            text = with_value(text, at, b"service_tier", self._tier, adds=True)
+        return text
+
+
+def _escaped(text: bytes) -> bytes:
+    """`text` as it stands in a replacement, where a backslash refers to a group."""
+    return text.replace(b"\\", rb"\\")
+
+
+def _are_chunks(data: bytes) -> bool:
+    """Whether `data` is nothing but events of one line that holds an object."""
+    count = data.count(b"\n\n")
+    return (
+        data.startswith(b"data: {")
+        and data.count(b"\n\ndata: {") == count - 1
+        and data.count(b"\n") == 2 * count
+    )
+
+
+def _is_finished(event: bytes) -> bool:
+    """Whether `event` ends a choice without a fingerprint."""
+    at = event.rfind(_FINISH_REASON)
+    return (
+        at >= 0
+        and _STRING_NEXT.match(event, at + len(_FINISH_REASON)) is not None
+        and b'"system_fingerprint"' not in event
+    )
+
+
+def _with_last(event: bytes, addition: bytes) -> bytes:
+    """`event` with one more member at the end of its object."""
+    at = event.rfind(b"}")
+    return event[:at] + addition + event[at:]
+
+
+def _first_data(event: bytes) -> re.Match[bytes] | None:
+    """The first line of data."""
+    if event.startswith(b"data:"):
+        return _DATA.match(event)
+    ahead = _DATA_AHEAD.search(event)
+    return _DATA.match(event, ahead.end()) if ahead is not None else None
+
+
+def _unfolded(event: bytes) -> bytes:
+    """The data of `event` in one line: in JSON a line break means nothing."""
+    data = read_event(event)[1] or b""
+    return data.replace(b"\n", b"")
+
+
+def _object_in(text: bytes) -> dict[str, Any] | None:
+    """The JSON object that `text` is; None where it is none."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) else None

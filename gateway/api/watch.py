@@ -1,16 +1,27 @@
 """One walk over all open exchanges, once a second, instead of a timer for each.
 
-It reports progress to the scheduler and cuts off clients that read nothing.
+It reports progress to the scheduler, cuts off clients that read nothing, and gives up engines
+that do nothing any more.
 """
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Protocol
 
 from gateway.api.relay import Relay
 from gateway.core.messages import Progressed
 
 WALK_EVERY_S = 1.0
+
+
+class IsStalled(Protocol):
+    """Knows whether an engine still does anything for a request."""
+
+    def __call__(
+        self, request_id: str, *, silent_since: float, has_begun: bool, now: float
+    ) -> bool:
+        """See `runtime.stalls.is_stalled`."""
 
 
 async def watch(
@@ -19,13 +30,16 @@ async def watch(
     tell: Callable[[Progressed], None],
     clock: Callable[[], float],
     client_stall_s: float,
+    is_stalled: IsStalled,
 ) -> None:
     """Walk until cancelled."""
     while True:
         await asyncio.sleep(WALK_EVERY_S)
         for progressed in progress(relay):
             tell(progressed)
-        cut_stalled(relay, clock() - client_stall_s)
+        now = clock()
+        cut_stalled(relay, now - client_stall_s)
+        give_up_stalled(relay, is_stalled, now)
 
 
 def progress(relay: Relay) -> list[Progressed]:
@@ -43,3 +57,15 @@ def cut_stalled(relay: Relay, horizon: float) -> None:
         since = exchange.writing_since
         if task is not None and since is not None and since < horizon:
             task.cancel()
+
+
+def give_up_stalled(relay: Relay, is_stalled: IsStalled, now: float) -> None:
+    """End exchanges whose engine is silent and makes no progress with anything."""
+    for exchange, task in list(relay.open.items()):
+        since = exchange.silent_since
+        if task is None or since is None:
+            continue
+        if is_stalled(
+            exchange.request_id, silent_since=since, has_begun=exchange.has_begun, now=now
+        ):
+            exchange.give_up(task)

@@ -1,4 +1,4 @@
-"""The programs that can stand between client and engine: how each is found, set up and started.
+"""The programs that can stand between client and engine: what each is, and how ours is set up.
 
 Every one gets a single worker and a single upstream; what it costs is measured elsewhere.
 """
@@ -6,30 +6,42 @@ Every one gets a single worker and a single upstream; what it costs is measured 
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gateway import __version__
-from gateway.bench.launch import free_port
+from gateway.bench.launch import OWN_PATH, environment
 from gateway.bench.replies import MODEL
 
 VERSION_WAIT_S = 20.0
 OPEN_SEQUENCES = 4096
 """More than any scenario keeps open, so that the gate never makes a request wait."""
+WITHIN = str(Path(__file__).with_name("within.py"))
+LOG_LEVELS = ("info", "warning", "error")
+TELL_VERSION = """
+import sys
+import gateway.app
+ours = [m for name, m in sys.modules.items() if name.partition(".")[0] == "gateway"]
+compiled = sum((m.__file__ or "").endswith((".so", ".pyd")) for m in ours)
+how = f"{compiled} of {len(ours)} modules compiled" if compiled else "not compiled"
+print(gateway.__version__, f"({how}), Python {sys.version.split()[0]}")
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Where a contender runs: a folder of its own, its port, the engine's, the clients' key."""
+    """Where a contender runs: a folder of its own, ports of its own, the engine's, the key."""
 
     folder: Path
     port: int
     upstream_port: int
+    spare_port: int
+    """For whatever else it insists on listening on."""
     key: str
+    log_level: str = "warning"
+    """One of `LOG_LEVELS`."""
 
     def write(self, name: str, text: str) -> str:
         """Write a configuration file; return its path."""
@@ -46,13 +58,15 @@ class Contender:
     binary: str
     prepare: Callable[[str, Site], list[str]]
     install: str
-    version_flag: str = "--version"
+    """What to say to whoever lacks it."""
+    packages: tuple[str, ...] = ()
+    """What pip installs; empty where it comes another way."""
+    is_name_shared: bool = False
+    """Other programs have the same name: it is taken only from a folder that names it."""
+    version_arguments: tuple[str, ...] = ("--version",)
     ready_path: str = "/v1/models"
-
-    def find(self) -> str | None:
-        """The program: `BENCH_<NAME>` in the environment, else on the PATH; None when missing."""
-        named = os.environ.get(self.variable)
-        return shutil.which(named or self.binary)
+    python_path: tuple[str, ...] = ()
+    """Where Python looks first; without one the caller's PYTHONPATH does not reach it either."""
 
     @property
     def variable(self) -> str:
@@ -60,14 +74,25 @@ class Contender:
         return f"BENCH_{self.name.upper().replace('-', '_')}"
 
     def version(self, program: str) -> str:
-        """The first line with a digit that the program prints about itself."""
-        if program == sys.executable:
-            return __version__
+        """As its package says, else the first line with a digit that it prints about itself."""
+        return self._installed_version(program) or self._told_version(program)
+
+    def _installed_version(self, program: str) -> str | None:
+        """Of the package in the program's virtual environment; None where it is in none."""
+        for package in self.packages:
+            name = package.partition("[")[0].replace("-", "_")
+            folder = Path(program).parent.parent / "lib"
+            for found in folder.glob(f"python*/site-packages/{name}-*.dist-info"):
+                return found.name.removesuffix(".dist-info").partition("-")[2]
+        return None
+
+    def _told_version(self, program: str) -> str:
         try:
             done = subprocess.run(  # noqa: S603 - the operator names the program
-                [program, self.version_flag],
+                [program, *self.version_arguments],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
+                env=environment(os.environ, python_path=self.python_path),
                 timeout=VERSION_WAIT_S,
                 check=True,
             )
@@ -97,95 +122,19 @@ def fairgate_config(site: Site) -> dict[str, object]:
     }
 
 
-def _fairgate(program: str, site: Site) -> list[str]:
+def fairgate_arguments(site: Site) -> list[str]:
+    """What follows the command's name."""
     # JSON is YAML, so that no YAML writer is needed.
     config = site.write("fairgate.yaml", json.dumps(fairgate_config(site), indent=2))
-    return [program, "-m", "gateway", "serve", "--config", config]
+    return ["serve", "--config", config]
 
 
-def _nginx(program: str, site: Site) -> list[str]:
-    folder = site.folder
-    temporary = "\n".join(
-        f"  {kind}_temp_path {folder}/{kind};"
-        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    )
-    config = f"""
-daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log {folder}/error.log crit;
-worker_rlimit_nofile 16384;
-events {{ worker_connections 8192; }}
-http {{
-  access_log off; keepalive_requests 100000000; tcp_nodelay on;
-{temporary}
-  upstream engine {{
-    server 127.0.0.1:{site.upstream_port}; keepalive 2048; keepalive_requests 100000000;
-  }}
-  server {{
-    listen 127.0.0.1:{site.port} backlog=4096;
-    location / {{
-      proxy_pass http://engine; proxy_http_version 1.1; proxy_set_header Connection "";
-      proxy_buffering off; proxy_read_timeout 600s;
-    }}
-  }}
-}}
-"""
-    return [program, "-p", str(folder), "-c", site.write("nginx.conf", config)]
-
-
-def _haproxy(program: str, site: Site) -> list[str]:
-    config = f"""
-global
-  nbthread 1
-  maxconn 8000
-defaults
-  mode http
-  option http-no-delay
-  http-reuse always
-  timeout connect 5s
-  timeout client 600s
-  timeout server 600s
-frontend front
-  bind 127.0.0.1:{site.port}
-  default_backend engine
-backend engine
-  server one 127.0.0.1:{site.upstream_port}
-"""
-    return [program, "-db", "-f", site.write("haproxy.cfg", config)]
-
-
-def _litellm(program: str, site: Site) -> list[str]:
-    engine = {
-        "model": f"openai/{MODEL}",
-        "api_base": f"http://127.0.0.1:{site.upstream_port}/v1",
-        "api_key": "none",
-    }
-    config = {"model_list": [{"model_name": MODEL, "litellm_params": engine}]}
-    path = site.write("litellm.yaml", json.dumps(config))
-    return [program, "--config", path, "--host", "127.0.0.1", "--port", str(site.port)]
-
-
-def _rust_router(program: str, site: Site, *verb: str) -> list[str]:
-    return [
-        program,
-        *verb,
-        *("--host", "127.0.0.1", "--port", str(site.port)),
-        *("--worker-urls", f"http://127.0.0.1:{site.upstream_port}"),
-        *("--policy", "round_robin", "--log-level", "error"),
-        *("--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_port())),
-    ]
-
-
-def _smg(program: str, site: Site) -> list[str]:
-    return _rust_router(program, site, "launch")
-
-
-def _production_stack(program: str, site: Site) -> list[str]:
-    return [
-        program,
-        *("--host", "127.0.0.1", "--port", str(site.port)),
-        *("--service-discovery", "static", "--routing-logic", "roundrobin"),
-        *("--static-backends", f"http://127.0.0.1:{site.upstream_port}"),
-        *("--static-models", MODEL),
-    ]
+def _fairgate(program: str, site: Site) -> list[str]:
+    level = site.log_level.upper()
+    # Its own default is warnings only; for a line a request the level is set before it starts.
+    within = [WITHIN, "--log-level", level, "--"]
+    start = ["-m", "gateway"] if level == "WARNING" else within
+    return [program, *start, *fairgate_arguments(site)]
 
 
 FAIRGATE = Contender(
@@ -193,50 +142,30 @@ FAIRGATE = Contender(
     binary=sys.executable,
     prepare=_fairgate,
     install="it is this package",
+    version_arguments=("-c", TELL_VERSION),
     ready_path="/readyz",
-)
-
-PEERS = (
-    Contender(
-        name="nginx",
-        binary="nginx",
-        prepare=_nginx,
-        install="apt-get install nginx-light",
-        version_flag="-v",
-    ),
-    Contender(
-        name="haproxy",
-        binary="haproxy",
-        prepare=_haproxy,
-        install="apt-get install haproxy",
-        version_flag="-v",
-    ),
-    Contender(
-        name="litellm",
-        binary="litellm",
-        prepare=_litellm,
-        install="pip install 'litellm[proxy]'",
-    ),
-    Contender(
-        name="vllm-router",
-        binary="vllm-router",
-        prepare=_rust_router,
-        install="pip install vllm-router",
-    ),
-    Contender(name="smg", binary="smg", prepare=_smg, install="pip install smg"),
-    Contender(
-        name="production-stack",
-        # Its command is called vllm-router too, so that the PATH cannot tell the two apart.
-        binary="production-stack-router",
-        prepare=_production_stack,
-        install="vllm-router of github.com/vllm-project/production-stack, named by the variable",
-    ),
+    python_path=OWN_PATH,
 )
 
 
-def peer_named(name: str) -> Contender:
-    """The peer called `name`; raises ValueError that lists the names there are."""
-    for peer in PEERS:
-        if peer.name == name:
-            return peer
-    raise ValueError(f"no peer {name!r}; there are: {', '.join(peer.name for peer in PEERS)}")
+def fairgate_build(folder: Path, *, name: str = FAIRGATE.name) -> Contender:
+    """The gateway as the package in `folder` has it; raises ValueError when there is none."""
+    if not (folder / "gateway" / "__init__.py").exists():
+        raise ValueError(f"there is no package `gateway` in {folder}")
+    return replace(FAIRGATE, name=name, python_path=(str(folder.resolve()),))
+
+
+def stale_copies(folder: Path, sources: Path) -> Sequence[str]:
+    """Modules in the compiled `folder` whose copied source is not the one in `sources`."""
+    return [
+        relative
+        for parent, _, files in os.walk(folder / "gateway")
+        for each in files
+        if each.endswith(".py")
+        and (relative := str((Path(parent) / each).relative_to(folder)))
+        and _is_other(Path(parent) / each, sources / relative)
+    ]
+
+
+def _is_other(copy: Path, source: Path) -> bool:
+    return not source.exists() or copy.read_bytes() != source.read_bytes()

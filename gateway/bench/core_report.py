@@ -9,7 +9,7 @@ from rich.text import Text
 from gateway.bench.core_figures import CORE_FIGURES, CoreFigure, Spread
 from gateway.bench.core_spec import CoreResult, CoreRun
 from gateway.bench.machine import Machine
-from gateway.bench.report import number
+from gateway.bench.tables import number
 
 SPREAD_SHARE = 0.25
 """Repetitions do the same work; where they differ by more, the machine was not quiet."""

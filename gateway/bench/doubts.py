@@ -8,11 +8,13 @@ from gateway.bench.machine import Machine
 from gateway.bench.scenarios import Plan, Scenario
 
 SATURATED_SHARE = 0.95
-"""Of the core that engine and clients share: above it, latencies are partly their own queueing."""
+"""Of a core that engine or clients have: above it, latencies are partly their own queueing."""
+SHARING_CORES_MAX = 2
+"""With so many cores or fewer, engine and clients have one together."""
 FOREIGN_SHARE = 0.10
 """Of one core, taken by processes that are no part of the run."""
 PACE_KEPT_SHARE = 0.95
-"""Fewer events than this share of the pace: the target did not keep up."""
+"""Less work than this share of what was asked for: the target, or the load, did not keep up."""
 
 Place = tuple[str, Scenario, Run]
 """Round and target in words, the scenario, and its run there."""
@@ -35,12 +37,38 @@ def doubts(plan: Plan, machine: Machine, measured: Measurement) -> list[str]:
         *found,
         *_summed_up(places, _foreign, "other processes took up to {:.0%} of a core", FOREIGN_SHARE),
         *_summed_up(
-            places, _busy, "engine and clients took up to {:.0%} of a core", SATURATED_SHARE
+            places,
+            _busy(machine),
+            "engine and clients took up to {:.0%} of a core",
+            SATURATED_SHARE,
         ),
         *_summed_up(
-            places, _missing, "up to {:.0%} of the events did not arrive", 1 - PACE_KEPT_SHARE
+            places,
+            missing_share,
+            "up to {:.0%} of what was asked for did not arrive",
+            1 - PACE_KEPT_SHARE,
         ),
     ]
+
+
+def fell_short(scenario: Scenario, run: Run) -> bool:
+    """Whether much less arrived than the load asked for."""
+    return missing_share(scenario, run) > 1 - PACE_KEPT_SHARE
+
+
+def missing_share(scenario: Scenario, run: Run) -> float:
+    """How much of what was asked for is missing: events, requests of an open loop, streams.
+
+    A single stream is a closed loop: the next one begins when the last one has ended.
+    """
+    spec, load = scenario.load, run.load
+    asked = [
+        (spec.requests_per_s * load.elapsed_s, load.requests),
+        (spec.events_per_s * load.elapsed_s if spec.connections > 1 else 0.0, load.events),
+    ]
+    if spec.stream:
+        asked.append((spec.connections, load.open_connections))
+    return max(1 - arrived / due if due else 0.0 for due, arrived in asked)
 
 
 def has_work(run: Run) -> bool:
@@ -74,13 +102,14 @@ def _foreign(scenario: Scenario, run: Run) -> float:
     return run.load.foreign_cpu_share
 
 
-def _busy(scenario: Scenario, run: Run) -> float:
+def _busy(machine: Machine) -> Callable[[Scenario, Run], float]:
     """A closed loop of plain requests takes all there is, by design."""
-    busy_s = run.upstream.cpu_s + run.load.own_cpu_s
-    return busy_s / run.load.elapsed_s if scenario.load.stream else 0.0
+    together = sum if machine.cores <= SHARING_CORES_MAX else max
 
+    def share(scenario: Scenario, run: Run) -> float:
+        spec = scenario.load
+        is_paced = spec.stream or spec.requests_per_s > 0
+        busy_s = together((run.upstream.cpu_s, run.load.own_cpu_s))
+        return busy_s / run.load.elapsed_s if is_paced else 0.0
 
-def _missing(scenario: Scenario, run: Run) -> float:
-    """A single stream is a closed loop: the next one begins when the last one has ended."""
-    due = scenario.load.events_per_s * run.load.elapsed_s
-    return 1 - run.load.events / due if due and scenario.load.connections > 1 else 0.0
+    return share

@@ -26,6 +26,8 @@ LOAD_SLACK_S = 30.0
 CORE_WAIT_S = 300.0
 LOG_TAIL_LINES = 15
 SETTINGS_PREFIX = "FAIRGATE_"
+OWN_PATH = (str(Path(gateway.__file__).parents[1]),)
+"""Where the package that runs lies, compiled or not."""
 
 
 class StartFailed(Exception):
@@ -66,14 +68,19 @@ def free_port() -> int:
 
 @contextmanager
 def launched(
-    command: Sequence[str], *, folder: Path, name: str, core: int | None
+    command: Sequence[str],
+    *,
+    folder: Path,
+    name: str,
+    core: int | None,
+    python_path: Sequence[str] = (),
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run `command` in `folder` with its output in `<name>.log`; end it and its group at exit."""
     with (folder / f"{name}.log").open("wb") as log:
         process = subprocess.Popen(  # noqa: S603 - the operator names the program
             pinned(command, core),
             cwd=folder,
-            env=environment(os.environ),
+            env=environment(os.environ, python_path=python_path),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -101,11 +108,11 @@ def wait_ready(
 def run_load(spec: LoadSpec, *, core: int | None) -> LoadResult:
     """Run the load generator as a process of its own; raises StartFailed when it breaks."""
     command = [sys.executable, "-m", "gateway.bench.load", *spec.to_arguments()]
-    limit_s = spec.ramp_s + spec.warm_s + spec.window_s + LOAD_SLACK_S
+    limit_s = spec.length_s + LOAD_SLACK_S
     try:
         done = subprocess.run(  # noqa: S603 - our own module and numbers
             pinned(command, core),
-            env=environment(os.environ),
+            env=environment(os.environ, python_path=OWN_PATH),
             capture_output=True,
             check=True,
             timeout=limit_s,
@@ -116,16 +123,16 @@ def run_load(spec: LoadSpec, *, core: int | None) -> LoadResult:
     return LoadResult.from_json(done.stdout.decode())
 
 
-def run_core(*, core: int | None) -> CoreResult:
+def run_core(*, core: int | None, python_path: Sequence[str] = OWN_PATH) -> CoreResult:
     """Measure the scheduler core in a process of its own; raises StartFailed when it breaks.
 
-    Its progress goes to this process's stderr.
+    `python_path` leads to the build that is measured. Its progress goes to this process's stderr.
     """
     command = [sys.executable, "-m", "gateway.bench.core"]
     try:
         done = subprocess.run(  # noqa: S603 - our own module
             pinned(command, core),
-            env=environment(os.environ),
+            env=environment(os.environ, python_path=python_path),
             stdout=subprocess.PIPE,
             check=True,
             timeout=CORE_WAIT_S,
@@ -146,13 +153,17 @@ def pinned(command: Sequence[str], core: int | None) -> list[str]:
     return [sys.executable, "-c", pin_and_become, str(core), *command]
 
 
-def environment(inherited: Mapping[str, str]) -> dict[str, str]:
-    """The caller's environment without gateway settings, with this package importable."""
+def environment(inherited: Mapping[str, str], *, python_path: Sequence[str] = ()) -> dict[str, str]:
+    """The caller's environment without gateway settings, with `python_path` to import from.
+
+    Where that is empty, the process is none of ours, and the caller's PYTHONPATH does not reach it.
+    """
     kept = {name: value for name, value in inherited.items() if not _is_setting(name)}
-    root = str(Path(gateway.__file__).parents[1])
-    # The package that runs, compiled or not, and not the one below the current folder.
-    kept["PYTHONSAFEPATH"] = "1"
-    kept["PYTHONPATH"] = os.pathsep.join(filter(None, [root, kept.get("PYTHONPATH")]))
+    theirs = kept.pop("PYTHONPATH", "")
+    if python_path:
+        # The package that is named, compiled or not, and not the one below the current folder.
+        kept["PYTHONSAFEPATH"] = "1"
+        kept["PYTHONPATH"] = os.pathsep.join(filter(None, [*python_path, theirs]))
     return kept
 
 

@@ -26,8 +26,16 @@ class LoadSpec:
         default=0.0,
         metadata={"help": "of all streams together, set at the upstream; 0 leaves its pace alone"},
     )
+    events_per_write: int = field(
+        default=1, metadata={"help": "that a stream gets at once, set with the pace"}
+    )
+    requests_per_s: float = field(
+        default=0.0,
+        metadata={"help": "open loop: of all clients together; 0: each asks again at once"},
+    )
     upstream_port: int = field(default=0, metadata={"help": "the fake engine; 0: same as --port"})
-    ramp_s: float = field(default=0.0, metadata={"help": "over which the clients start"})
+    alone_s: float = field(default=0.0, metadata={"help": "before any client but the first"})
+    ramp_s: float = field(default=0.0, metadata={"help": "over which the others start"})
     warm_s: float = field(default=0.5, metadata={"help": "after the ramp, before the window"})
     window_s: float = field(default=2.0, metadata={"help": "the measured window"})
     path: str = "/v1/chat/completions"
@@ -37,9 +45,10 @@ class LoadSpec:
     watch: str = field(default="", metadata={"help": "pids of process trees, by commas"})
 
     def __post_init__(self) -> None:
-        if self.connections < 1 or self.events < 1:
+        if min(self.connections, self.events, self.events_per_write) < 1:
             raise ValueError("connections and events must be at least 1")
-        if min(self.ramp_s, self.warm_s, self.window_s, self.events_per_s) < 0:
+        durations_s = (self.alone_s, self.ramp_s, self.warm_s, self.window_s)
+        if min(*durations_s, self.events_per_s, self.requests_per_s) < 0:
             raise ValueError("durations and rates cannot be negative")
 
     @property
@@ -49,8 +58,14 @@ class LoadSpec:
 
     @property
     def interval_us(self) -> int:
-        """The pace of one stream that gives `events_per_s` in all; 0 when none was asked for."""
-        return round(self.connections / self.events_per_s * 1e6) if self.events_per_s else 0
+        """Between two writes of one stream, for `events_per_s` in all; 0: none was asked for."""
+        writes_per_s = self.events_per_s / self.events_per_write
+        return round(self.connections / writes_per_s * 1e6) if writes_per_s else 0
+
+    @property
+    def length_s(self) -> float:
+        """From the first client to the end of the window."""
+        return self.alone_s + self.ramp_s + self.warm_s + self.window_s
 
     def request_bytes(self) -> bytes:
         """The request that every client sends."""
@@ -77,7 +92,9 @@ class LoadSpec:
     @classmethod
     def from_arguments(cls, arguments: Sequence[str]) -> "LoadSpec":
         """Parse a command line; exits with a usage line when it is wrong."""
-        parser = argparse.ArgumentParser(description="a closed-loop load generator")
+        parser = argparse.ArgumentParser(
+            description="a load generator: a closed loop, or an open one"
+        )
         for entry in fields(cls):
             option = f"--{entry.name.replace('_', '-')}"
             about = entry.metadata.get("help")

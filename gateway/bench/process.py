@@ -27,6 +27,8 @@ class Usage:
 
     cpu_s: float
     rss_at_rest_bytes: int
+    rss_alone_bytes: int
+    """With the first client alone; at rest where the load has no such moment."""
     rss_bytes: int
 
 

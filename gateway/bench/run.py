@@ -1,118 +1,161 @@
-"""`fairgate bench`: finds the contenders, runs the plan, prints the reports and stores them."""
+"""`fairgate bench`: runs what was asked for, prints the reports and stores them."""
 
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rich.console import Console, Group
+from rich.console import Console, RenderableType
 
-from gateway.bench.contenders import FAIRGATE, Contender, peer_named
 from gateway.bench.core_report import core_json, core_rendered
 from gateway.bench.core_spec import CoreResult
-from gateway.bench.harness import Entrant, Harness
+from gateway.bench.harness import Harness
 from gateway.bench.launch import StartFailed, choose_cores, run_core, usable_cores
 from gateway.bench.machine import Machine, this_machine
+from gateway.bench.options import CORE, NONE, OVERHEAD, Options, Say
+from gateway.bench.peers import PEERS, install, peer_named
 from gateway.bench.process import PROC
-from gateway.bench.report import Report, as_json, rendered
-from gateway.bench.scenarios import Plan, full_plan, quick_plan
+from gateway.bench.profile import WINDOW_S, profile, profile_table
+from gateway.bench.report import Report, as_json
+from gateway.bench.scenarios import Plan
+from gateway.bench.tables import rendered
+from gateway.bench.targets import Entrant
 
 RESULTS = Path("bench-results")
-OVERHEAD, CORE = PARTS = ("overhead", "core")
-"""What can be measured by itself: what the gateway costs, and what its scheduler does."""
+PLAIN_COLUMNS = 200
+"""Of a table that goes into a file or a pipe."""
 
 
-def bench(*, full: bool, peers: list[str], json_path: Path | None, only: str | None = None) -> int:
-    """Measure the gateway's own overhead, beside `peers`, and its scheduler core, or `only` one.
+def run_bench(options: Options) -> int:
+    """Measure the gateway's own overhead, beside peers, and its scheduler core.
 
     Returns the exit status. 0: measured without an error, whether or not the targets are met;
     1: something did not start or made errors; 2: wrong arguments, or a system without /proc. The
-    JSON goes to `json_path`, by default to a new file in `bench-results/`.
+    JSON goes to the file that is asked for, by default to a new one in `bench-results/`.
     """
-    console = Console(stderr=True)
-    parts = PARTS if only is None else (only,)
+    say = _speaker()
     try:
-        entrants = _entrants(_contenders(parts, peers), console)
+        _require_proc()
+        parts, plan = options.parts(), options.plan()
+        gateway = options.gateway(say)
+        others = options.others(say) if OVERHEAD in parts else []
     except ValueError as error:
-        _say(console, str(error))
+        say(str(error))
         return 2
     when, machine = datetime.now(UTC), this_machine()
     stored: dict[str, object] = {"when": when.isoformat(), "machine": asdict(machine)}
     is_sound = True
     if OVERHEAD in parts:
-        report = _overhead(full_plan() if full else quick_plan(), machine, entrants, console)
+        report = _overhead(plan, machine, [gateway, *others], log_level=options.log_level)
         _show(rendered(report))
         stored |= as_json(report, when=when.isoformat())
         is_sound = report.is_sound
     if CORE in parts:
-        result = _core(console)
+        result = _core(gateway, say)
         is_sound = is_sound and result is not None
         if result is not None:
             _show(core_rendered(result, machine))
             stored["core"] = core_json(result)
-    _store(stored, json_path or RESULTS / f"bench-{when:%Y%m%d-%H%M%S}.json", console)
+    _store(stored, options.json_path or RESULTS / f"bench-{when:%Y%m%d-%H%M%S}.json", say)
     return 0 if is_sound else 1
 
 
-def _contenders(parts: Sequence[str], peers: Sequence[str]) -> list[Contender]:
-    """Who takes part; raises ValueError when that cannot be."""
+def run_profile(options: Options, *, name: str, load: str, kind: str) -> int:
+    """Show where the gateway's time goes under `load`, and keep it as `name` in `bench-results/`.
+
+    Returns the exit status, as `run_bench` does.
+    """
+    say = _speaker()
+    try:
+        _require_proc()
+        plan = replace(options, only=(), seconds=options.seconds or WINDOW_S).plan()
+        gateway = options.gateway(say)
+    except ValueError as error:
+        say(str(error))
+        return 2
+    cores = choose_cores(usable_cores())
+    try:
+        found = profile(
+            plan,
+            gateway,
+            load=load,
+            kind=kind,
+            cores=cores,
+            log_level=options.log_level,
+            say=say,
+        )
+    except (StartFailed, OSError) as error:
+        say(str(error))
+        return 1
+    _show(profile_table(found))
+    _store(asdict(found), options.json_path or RESULTS / f"{name}.json", say)
+    return 1 if found.run.load.errors or not found.work else 0
+
+
+def install_peers(folder: Path, names: Sequence[str]) -> int:
+    """Install what pip can install of `names` (all when empty) below `folder`; the exit status."""
+    say = _speaker()
+    try:
+        chosen = [peer_named(name) for name in names if name != NONE] or list(PEERS)
+    except ValueError as error:
+        say(str(error))
+        return 2
+    failed = 0
+    for peer in chosen:
+        if not peer.packages:
+            say(f"{peer.name} not installed: {peer.install}")
+            continue
+        say(f"{peer.name}: {' '.join(peer.packages)}")
+        why = install(peer, folder)
+        if why is not None:
+            failed += 1
+            say(f"{peer.name} failed: {why}")
+    say(f"measure them with --peers {folder}")
+    return 1 if failed else 0
+
+
+def _require_proc() -> None:
     if not (PROC / "self" / "stat").exists():
         raise ValueError("fairgate bench reads CPU time from /proc: it needs Linux")
-    if not set(parts) <= set(PARTS):
-        raise ValueError(f"no part {parts[0]!r}; there are: {', '.join(PARTS)}")
-    return [FAIRGATE, *map(peer_named, peers)] if OVERHEAD in parts else []
 
 
 def _overhead(
-    plan: Plan, machine: Machine, entrants: Sequence[Entrant], console: Console
+    plan: Plan, machine: Machine, entrants: Sequence[Entrant], *, log_level: str
 ) -> Report:
-    harness = Harness(
-        plan, entrants, choose_cores(usable_cores()), lambda line: _say(console, line)
-    )
+    say = _speaker()
+    harness = Harness(plan, entrants, choose_cores(usable_cores()), say, log_level=log_level)
     return Report(
         machine=machine,
         plan=plan,
+        log_level=log_level,
         programs={entrant.name: entrant.contender.version(entrant.program) for entrant in entrants},
         measured=harness.measure(),
     )
 
 
-def _core(console: Console) -> CoreResult | None:
+def _core(gateway: Entrant, say: Say) -> CoreResult | None:
     """The core, measured on the gateway's own processor core; None when that failed."""
-    _say(console, "scheduler core")
+    say("scheduler core")
     try:
-        return run_core(core=choose_cores(usable_cores()).gateway)
+        core = choose_cores(usable_cores()).gateway
+        return run_core(core=core, python_path=gateway.contender.python_path)
     except StartFailed as error:
-        _say(console, str(error))
+        say(str(error))
         return None
 
 
-def _entrants(contenders: Sequence[Contender], console: Console) -> list[Entrant]:
-    found = []
-    for contender in contenders:
-        program = contender.find()
-        if program is None:
-            _say(
-                console,
-                f"{contender.name} skipped: no {contender.binary!r} on the PATH and no program in "
-                f"{contender.variable} ({contender.install})",
-            )
-        else:
-            found.append(Entrant(contender=contender, program=program))
-    return found
+def _show(part: RenderableType) -> None:
+    Console(width=None if sys.stdout.isatty() else PLAIN_COLUMNS).print(part)
 
 
-def _show(part: Group) -> None:
-    Console(width=None if sys.stdout.isatty() else 140).print(part)
-
-
-def _store(stored: dict[str, object], path: Path, console: Console) -> None:
+def _store(stored: dict[str, object], path: Path, say: Say) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(stored, indent=1) + "\n")
-    _say(console, f"every round's figures and runs: {path}")
+    say(f"every round's figures and runs: {path}")
 
 
-def _say(console: Console, line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+def _speaker() -> Say:
+    console = Console(stderr=True)
+    return lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)

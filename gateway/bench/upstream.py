@@ -22,6 +22,8 @@ from gateway.bench.ticker import Ticker
 EVENTS_DEFAULT = 64
 BACKLOG = 4096
 BODY_BYTES_MAX = 1 << 20
+GOLDEN = (5**0.5 - 1) / 2
+"""Multiples of it, less their whole part, lie evenly in [0, 1) however many there are."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,19 +32,29 @@ class Pace:
 
     delay_us: int = 0
     interval_us: int = 20_000
+    events_per_write: int = 1
+    """How many events of one stream leave together."""
     is_burst: bool = False
     """Align all streams to one beat, as the steps of a real engine do."""
 
     def __post_init__(self) -> None:
         assert self.delay_us >= 0, "a delay cannot be negative"
         assert self.interval_us > 0, "an interval must be positive"
+        assert self.events_per_write > 0, "a write without events is none"
 
     def first_ns(self, now_ns: int) -> int:
         """When a request that arrives now gets its first event."""
         return self._on_beat(now_ns + self.delay_us * 1_000)
 
+    def second_ns(self, due_ns: int, phase: float) -> int:
+        """When the write after a stream's first is due; `phase` in [0, 1) sets streams apart.
+
+        An interval later on average, so that the rate is the one that was asked for.
+        """
+        return self._on_beat(due_ns + round(self.interval_us * (0.5 + phase) * 1_000))
+
     def next_ns(self, due_ns: int) -> int:
-        """When the event after the one due at `due_ns` is due."""
+        """When the write after the one due at `due_ns` is due."""
         return self._on_beat(due_ns + self.interval_us * 1_000)
 
     def _on_beat(self, due_ns: int) -> int:
@@ -60,6 +72,7 @@ class Engine:
             b"/v1/chat/completions": replies.chat_shape(),
             b"/v1/completions": replies.completion_shape(),
         }
+        self._phase = 0.0
         self.running = 0
         self.tokens = 0
         self.gaps = 0
@@ -80,18 +93,36 @@ class Engine:
                 return self._metrics()
         return replies.NOT_FOUND
 
+    def next_phase(self) -> float:
+        """Where within an interval the next stream's events lie."""
+        self._phase = (self._phase + GOLDEN) % 1
+        return self._phase
+
     def set_pace(self, query: bytes) -> bytes:
-        """Take a new pace for requests to come, from `interval_us=..&delay_us=..&is_burst=0`."""
+        """Take a new pace from `interval_us=..&delay_us=..&events_per_write=..&is_burst=0`."""
         try:
             values = {name: int(value[-1]) for name, value in parse_qs(query.decode()).items()}
             self.pace = Pace(
                 delay_us=values.get("delay_us", 0),
                 interval_us=values["interval_us"],
+                events_per_write=values.get("events_per_write", 1),
                 is_burst=bool(values.get("is_burst", 0)),
             )
         except (ValueError, KeyError, AssertionError):
             return replies.BAD_REQUEST
         return replies.HEALTHY
+
+    def count_first(self, waited_ns: int, events: int) -> None:
+        """A stream got its first events."""
+        self.tokens += events
+        self.firsts += 1
+        self.firsts_ns += waited_ns
+
+    def count_next(self, gap_ns: int, events: int) -> None:
+        """A stream got more events, so long after the last ones."""
+        self.tokens += events
+        self.gaps += 1
+        self.gaps_ns += gap_ns
 
     def _metrics(self) -> bytes:
         return replies.metrics(
@@ -191,23 +222,33 @@ class EngineConnection(asyncio.Protocol):
             self._write(replies.NOT_FOUND)
 
     def step(self, now_ns: int) -> int | None:
-        """Send what is due now; return when the next event is due, None after the last."""
+        """Send what is due now; return when the next write is due, None after the last."""
         if self._transport is None or not self._is_busy:
             return None
         if not self._is_stream:
             self._write(self._shape.json)
             self._finish()
             return None
-        self._count(now_ns)
+        pace = self._engine.pace
+        piece = self._shape.content(time.monotonic_ns())
+        events = min(self._left, pace.events_per_write)
+        if events > 1:
+            piece *= events
         if self._left == self._events:
-            self._transport.write(self._shape.opening)
-        self._transport.write(self._shape.content(time.monotonic_ns()))
-        self._left -= 1
-        if not self._left:
-            self._end_stream()
-            return None
-        self._due_ns = self._engine.pace.next_ns(self._due_ns)
-        return self._due_ns
+            self._engine.count_first(now_ns - self._arrived_ns, events)
+            piece = self._shape.opening + piece
+            self._due_ns = pace.second_ns(self._due_ns, self._engine.next_phase())
+        else:
+            self._engine.count_next(now_ns - self._last_ns, events)
+            self._due_ns = pace.next_ns(self._due_ns)
+        self._last_ns = now_ns
+        self._left -= events
+        if self._left:
+            self._transport.write(piece)
+            return self._due_ns
+        self._transport.write(piece + self._closing())
+        self._finish()
+        return None
 
     def _begin(self) -> None:
         try:
@@ -229,24 +270,9 @@ class EngineConnection(asyncio.Protocol):
         if next_ns is not None:
             self._engine.ticker.schedule(self, next_ns)
 
-    def _count(self, now_ns: int) -> None:
-        engine = self._engine
-        engine.tokens += 1
-        if self._left == self._events:
-            engine.firsts += 1
-            engine.firsts_ns += now_ns - self._arrived_ns
-        else:
-            engine.gaps += 1
-            engine.gaps_ns += now_ns - self._last_ns
-        self._last_ns = now_ns
-
-    def _end_stream(self) -> None:
-        self._write(self._shape.finish)
-        if self._wants_usage:
-            self._write(self._shape.usage(self._events))
-        self._write(replies.DONE)
-        self._write(replies.LAST_CHUNK)
-        self._finish()
+    def _closing(self) -> bytes:
+        usage = self._shape.usage(self._events) if self._wants_usage else b""
+        return self._shape.finish + usage + replies.DONE + replies.LAST_CHUNK
 
     def _finish(self) -> None:
         self._is_busy = False
@@ -280,10 +306,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="a fast fake engine for benchmarks")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--delay-us", type=int, default=0, help="before the first byte")
-    parser.add_argument("--interval-us", type=int, default=20_000, help="between two events")
+    parser.add_argument("--interval-us", type=int, default=20_000, help="between two writes")
+    parser.add_argument("--events-per-write", type=int, default=1, help="of one stream")
     parser.add_argument("--burst", action="store_true", help="one beat for all streams")
     chosen = parser.parse_args()
-    pace = Pace(delay_us=chosen.delay_us, interval_us=chosen.interval_us, is_burst=chosen.burst)
+    pace = Pace(
+        delay_us=chosen.delay_us,
+        interval_us=chosen.interval_us,
+        events_per_write=chosen.events_per_write,
+        is_burst=chosen.burst,
+    )
     # A collection would be measured as the gateway's jitter; a run is too short to need one.
     gc.disable()
     try:

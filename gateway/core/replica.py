@@ -71,9 +71,9 @@ class Replica:
         "context_tokens", "foreign", "fresh_until", "has_queue", "is_draining", "is_lost",
         "is_removed", "is_stale", "is_usable", "judged_at", "kv_capacity_tokens",
         "kv_use_tokens_scraped", "learnt_slots", "ledger", "ledger_kv_at_scrape", "limit", "models",
-        "name", "open_tiers", "progressed_at", "proven_sequences", "recalled_at", "release_rate", "report",
-        "reported_at", "reserved_for", "reserved_until", "round_trip_s", "scores", "slots",
-        "tpot_at", "tpot_in_use", "tpot_s", "warm_from", "warm_until", "weight",
+        "name", "open_tiers", "progressed_at", "proven_sequences", "recalled_at", "release_rate",
+        "report", "reported_at", "reserved_for", "reserved_until", "round_trip_s", "scores",
+        "slots", "tpot_at", "tpot_in_use", "tpot_s", "warm_from", "warm_until", "weight",
     )  # fmt: skip
 
     def __init__(self, name: str, *, tiers: int, blocks: int) -> None:

@@ -1,31 +1,34 @@
 """The routes of the emulated server: which exist, what each answers, which faults strike first.
 
-A bare ASGI application: the routes are few, none has a parameter, and a framework's wrappers would
-stand between a request and the connection it may have to break off. Not emulated: logprobs, tools,
-`echo`, /v1/messages, /v1/responses, prefix caching.
+A bare ASGI application: the routes are few, one has a parameter, and a framework's wrappers would
+stand between a request and the connection it may have to break off. Not emulated: tools that the
+model chooses itself, `echo`, reasoning, background streams, prefix caching.
 """
 
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
-import orjson
+from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from gateway.emulator import bodies, parsing
-from gateway.emulator.calls import Card
+from gateway.emulator import audio_request, bodies, parsing
+from gateway.emulator.audio_request import Upload
+from gateway.emulator.calls import Call, Card
 from gateway.emulator.driver import Driver
 from gateway.emulator.exchange import Exchange
-from gateway.emulator.exposition import CONTENT_TYPE
 from gateway.emulator.faults import FaultKind, Faults
 from gateway.emulator.generation import Generations
 from gateway.emulator.mailbox import ClientGone
+from gateway.emulator.messages_answer import count_body
+from gateway.emulator.messages_request import parse_count, parse_message
 from gateway.emulator.meters import Meters
+from gateway.emulator.ops import Operations, Route, Routes
 from gateway.emulator.options import EmulatorOptions
+from gateway.emulator.pooling_routes import POOLING_ROUTES, PoolingRoute
 from gateway.emulator.refusals import (
     Refusal,
-    bad_request,
     busy,
     crashed,
     draining,
@@ -33,10 +36,16 @@ from gateway.emulator.refusals import (
     not_found,
     unauthorized,
 )
+from gateway.emulator.responses_request import parse_response
 
 REQUESTS_REMEMBERED = 256
+BODY_BYTES_REMEMBERED = 1 << 20
+"""Of each; the rest of a longer body is only counted."""
 
-Route = Callable[[Exchange], Awaitable[None]]
+RESPONSES = "/v1/responses/"
+CANCEL = "/cancel"
+
+Serve = Callable[[Exchange, bytes], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,7 @@ class Received:
     path: str
     headers: tuple[tuple[str, str], ...]
     body: bytes
+    body_bytes: int
 
 
 class Application:
@@ -62,30 +72,15 @@ class Application:
         faults: Faults,
     ) -> None:
         self.received: deque[Received] = deque(maxlen=REQUESTS_REMEMBERED)
+        self.uploads: deque[Upload] = deque(maxlen=REQUESTS_REMEMBERED)
         self._options = options
         self._card = card
         self._driver = driver
         self._meters = meters
         self._faults = faults
         self._generations = Generations(options, card, driver=driver, faults=faults)
-        self._in_flight = 0
-        self._created = time.time()
-        self._stale_metrics: bytes | None = None
-        self._routes: dict[str, dict[str, Route]] = {
-            "/v1/chat/completions": {"POST": self._chat},
-            "/v1/completions": {"POST": self._completion},
-            "/v1/models": {"GET": self._models},
-            "/tokenize": {"POST": self._tokenize},
-            "/detokenize": {"POST": self._detokenize},
-            "/health": {"GET": self._health},
-            "/ping": {"GET": self._health, "POST": self._health},
-            "/version": {"GET": self._version},
-            "/load": {"GET": self._load},
-            "/metrics": {"GET": self._metrics},
-            "/_fault": {"GET": self._list_faults, "POST": self._set_faults},
-        }
-        if options.embeddings:
-            self._routes["/v1/embeddings"] = {"POST": self._embeddings}
+        self._operations = Operations(card, driver=driver, meters=meters, faults=faults)
+        self._routes = self._operations.routes() | self._inference_routes()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -98,48 +93,66 @@ class Application:
         except ClientGone:
             return
 
+    def _inference_routes(self) -> Routes:
+        pasts = self._generations.archive.turns_of
+        served: dict[str, Serve] = {
+            "/v1/chat/completions": partial(self._generate, parsing.parse_chat),
+            "/v1/completions": partial(self._generate, parsing.parse_completion),
+            "/v1/responses": partial(self._generate, partial(parse_response, past=pasts)),
+            "/v1/messages": partial(self._as_anthropic, partial(self._generate, parse_message)),
+            "/v1/messages/count_tokens": partial(self._as_anthropic, self._count),
+            "/v1/audio/transcriptions": partial(self._hear, "transcription"),
+            "/v1/audio/translations": partial(self._hear, "translation"),
+            "/tokenize": self._tokenize,
+            "/detokenize": self._detokenize,
+        }
+        if self._options.embeddings:
+            pooling = {path: partial(self._pool, how) for path, how in POOLING_ROUTES.items()}
+            served |= pooling
+        return {path: {"POST": partial(self._serve, serve)} for path, serve in served.items()}
+
     def _route(self, exchange: Exchange) -> Route:
         path, method = exchange.scope["path"], exchange.scope["method"]
         methods = self._routes.get(path)
         if methods is None:
-            raise not_found()
+            methods = self._stored_routes(path)
         if method not in methods:
             raise method_not_allowed(", ".join(methods))
         if path.startswith("/v1/") and not self._is_authorized(exchange):
             raise unauthorized()
         return methods[method]
 
+    def _stored_routes(self, path: str) -> dict[str, Route]:
+        """The methods of a path that holds the id of a stored response."""
+        rest = path.removeprefix(RESPONSES)
+        id = rest.removesuffix(CANCEL)
+        if rest == path or not id or "/" in id:
+            raise not_found()
+        if rest.endswith(CANCEL):
+            return {"POST": partial(self._serve, partial(self._cancel, id))}
+        return {"GET": partial(self._serve, partial(self._retrieve, id))}
+
     def _is_authorized(self, exchange: Exchange) -> bool:
         key = self._options.api_key
         return key is None or exchange.header(b"authorization") == f"Bearer {key}"
 
-    async def _chat(self, exchange: Exchange) -> None:
-        await self._generate(exchange, parsing.parse_chat)
-
-    async def _completion(self, exchange: Exchange) -> None:
-        await self._generate(exchange, parsing.parse_completion)
-
-    async def _generate(self, exchange: Exchange, parse: parsing.Parse) -> None:
-        self._in_flight += 1
+    async def _serve(self, serve: Serve, exchange: Exchange) -> None:
+        """Read the body and answer."""
+        self._operations.in_flight += 1
         try:
-            body = await self._begin(exchange)
-            call = parse(body, self._card)
-            if self._is_full():
-                if call.streams and self._faults.strike(FaultKind.BUSY_RACE):
-                    await self._generations.refuse_in_stream(exchange, busy())
-                    return
-                self._meters.rejected += 1
-                raise busy()
-            await self._generations.run(exchange, call)
+            body = await exchange.body()
+            self._remember(exchange.scope, body)
+            await serve(exchange, body)
         finally:
-            self._in_flight -= 1
+            self._operations.in_flight -= 1
 
-    async def _begin(self, exchange: Exchange) -> bytes:
-        """Read the body; the faults that strike before anything is understood strike here."""
-        body = await exchange.body()
-        scope = exchange.scope
+    def _remember(self, scope: Scope, body: bytes) -> None:
         headers = tuple((k.decode("latin-1"), v.decode("latin-1")) for k, v in scope["headers"])
-        self.received.append(Received(scope["method"], scope["path"], headers, body))
+        kept = body[:BODY_BYTES_REMEMBERED]
+        self.received.append(Received(scope["method"], scope["path"], headers, kept, len(body)))
+
+    async def _fail_first(self, exchange: Exchange) -> None:
+        """The faults that strike before anything is understood strike here."""
         strike = self._faults.strike
         if strike(FaultKind.DIE_BEFORE):
             await exchange.reset()
@@ -149,7 +162,28 @@ class Application:
             raise draining()
         if strike(FaultKind.BUSY):
             raise busy()
-        return body
+
+    async def _as_anthropic(self, serve: Serve, exchange: Exchange, body: bytes) -> None:
+        try:
+            await serve(exchange, body)
+        except Refusal as refusal:
+            raise refusal.for_messages() from None
+
+    async def _generate(self, parse: parsing.Parse, exchange: Exchange, body: bytes) -> None:
+        await self._fail_first(exchange)
+        await self._run(exchange, parse(body, self._card))
+
+    async def _run(self, exchange: Exchange, call: Call) -> None:
+        if self._is_full():
+            if call.streams and self._faults.strike(FaultKind.BUSY_RACE):
+                await self._generations.refuse_in_stream(exchange, call, busy())
+                return
+            self._meters.rejected += 1
+            raise busy()
+        if call.request.get("background") and not call.streams:
+            await self._generations.run_unwatched(exchange, call)
+        else:
+            await self._generations.run(exchange, call)
 
     def _is_full(self) -> bool:
         limit, engine = self._options.max_num_queued_reqs, self._driver.engine
@@ -157,68 +191,46 @@ class Application:
             return self._faults.is_active(FaultKind.BUSY_RACE)
         return engine.running + engine.waiting >= limit
 
-    async def _embeddings(self, exchange: Exchange) -> None:
-        body = await self._begin(exchange)
-        call, as_base64 = parsing.parse_embedding(body, self._card)
-        await self._generations.compute(exchange, call)
-        envelope = self._generations.envelope(exchange, call, "embd")
-        await exchange.answer(200, bodies.embeddings_body(envelope, as_base64=as_base64))
+    async def _hear(self, task: audio_request.Task, exchange: Exchange, body: bytes) -> None:
+        await self._fail_first(exchange)
+        headers = Headers(scope=exchange.scope)
+        fields, content, upload = await audio_request.read_form(headers, body)
+        if upload is not None:
+            self.uploads.append(upload)
+        heard = None if upload is None else content
+        await self._run(exchange, audio_request.parse_audio(task, fields, heard, self._card))
 
-    async def _models(self, exchange: Exchange) -> None:
-        await exchange.answer(200, bodies.models_body(self._card, int(self._created)))
+    async def _pool(self, how: PoolingRoute, exchange: Exchange, body: bytes) -> None:
+        await self._fail_first(exchange)
+        pooled = how.parse(body, self._card)
+        if self._is_full():
+            self._meters.rejected += 1
+            raise busy()
+        await self._generations.compute(exchange, pooled.call)
+        envelope = self._generations.envelope(exchange, pooled.call, how.id_prefix)
+        await self._generations.cuts.answer(exchange, how.answer(envelope, pooled))
 
-    async def _tokenize(self, exchange: Exchange) -> None:
-        ids, shows_text = parsing.parse_tokenize(await exchange.body(), self._card)
-        await exchange.answer(200, bodies.tokenize_body(ids, self._card, shows_text=shows_text))
+    async def _retrieve(self, id: str, exchange: Exchange, body: bytes) -> None:
+        await self._fail_first(exchange)
+        stored = self._generations.archive.body_of(id)
+        await self._generations.cuts.answer(exchange, stored)
 
-    async def _detokenize(self, exchange: Exchange) -> None:
-        text = parsing.parse_detokenize(await exchange.body(), self._card)
-        await exchange.answer(200, bodies.detokenize_body(text))
+    async def _cancel(self, id: str, exchange: Exchange, body: bytes) -> None:
+        await self._fail_first(exchange)
+        await self._generations.cuts.answer(exchange, self._generations.cancel(id))
 
-    async def _health(self, exchange: Exchange) -> None:
-        is_well = not self._faults.is_active(FaultKind.UNHEALTHY)
-        await exchange.answer(200 if is_well else 503, b"")
+    async def _count(self, exchange: Exchange, body: bytes) -> None:
+        await self._fail_first(exchange)
+        tokens = parse_count(body, self._card).prompt_tokens
+        await self._generations.cuts.answer(exchange, count_body(tokens))
 
-    async def _version(self, exchange: Exchange) -> None:
-        await exchange.answer(200, b'{"version":"0.32.0"}')
+    async def _tokenize(self, exchange: Exchange, body: bytes) -> None:
+        await self._fail_first(exchange)
+        ids, shows_text = parsing.parse_tokenize(body, self._card)
+        answer = bodies.tokenize_body(ids, self._card, shows_text=shows_text)
+        await self._generations.cuts.answer(exchange, answer)
 
-    async def _load(self, exchange: Exchange) -> None:
-        await exchange.answer(200, b'{"server_load":%d}' % self._in_flight)
-
-    async def _metrics(self, exchange: Exchange) -> None:
-        slow = self._faults.get(FaultKind.SLOW_METRICS)
-        if slow is not None:
-            await exchange.mailbox.wait_gone(slow.value)
-        await exchange.answer(200, self._metrics_text(), content_type=CONTENT_TYPE.encode())
-
-    def _metrics_text(self) -> bytes:
-        if not self._faults.is_active(FaultKind.STALE_GAUGES):
-            self._stale_metrics = None
-        if self._stale_metrics is not None:
-            return self._stale_metrics
-        text = self._meters.text(
-            self._driver.engine,
-            self._card.models[0],
-            self._created,
-            zero_gauges=self._faults.is_active(FaultKind.ZERO_GAUGES),
-        )
-        if self._faults.is_active(FaultKind.STALE_GAUGES):
-            self._stale_metrics = text
-        return text
-
-    async def _list_faults(self, exchange: Exchange) -> None:
-        active = [str(fault) for fault in self._faults.active()]
-        await exchange.answer(200, orjson.dumps({"active": active}))
-
-    async def _set_faults(self, exchange: Exchange) -> None:
-        """`{"clear": ["freeze"] or true, "inject": ["die-midstream:5"]}`, both optional."""
-        try:
-            asked = orjson.loads(await exchange.body())
-            clear = asked.get("clear", [])
-            inject = asked.get("inject", [])
-            if clear:
-                self._faults.clear(*([] if clear is True else clear))
-            self._faults.inject(*inject)
-        except (ValueError, AttributeError, TypeError) as error:
-            raise bad_request(str(error)) from None
-        await self._list_faults(exchange)
+    async def _detokenize(self, exchange: Exchange, body: bytes) -> None:
+        await self._fail_first(exchange)
+        text = parsing.parse_detokenize(body, self._card)
+        await self._generations.cuts.answer(exchange, bodies.detokenize_body(text))

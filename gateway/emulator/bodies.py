@@ -1,27 +1,22 @@
-"""Whole JSON answers: finished generations, model cards, embeddings, tokens.
+"""Whole JSON answers: finished chats and completions, model cards, tokens.
 
 Pure; the order of keys is the engine's.
 """
 
-import base64
-import struct
 from collections.abc import Sequence
 from typing import Any
 
 import orjson
 
 from gateway.emulator.calls import Card
-from gateway.emulator.chunks import Envelope
-from gateway.emulator.text import Output, fingerprint, mixed
-
-EMBEDDING_WIDTH = 64
-
-Said = tuple[Output, list[int], str]
-"""A finished choice: its output, token ids and text."""
+from gateway.emulator.chunks import finish_reason, tool_call_id
+from gateway.emulator.envelope import Envelope, Said
+from gateway.emulator.logprobs import chat_logprobs, completion_logprobs
+from gateway.emulator.text import fingerprint
 
 
 def answer_body(envelope: Envelope, said: Sequence[Said]) -> bytes:
-    """The answer of a generation that was not streamed."""
+    """The answer of a chat or completion that was not streamed."""
     call = envelope.call
     is_chat = call.form == "chat"
     ids = call.return_token_ids
@@ -43,33 +38,6 @@ def answer_body(envelope: Envelope, said: Sequence[Said]) -> bytes:
         "kv_transfer_params": None,
         "ec_transfer_params": None,
         "metrics": None,
-    }
-    return orjson.dumps(body)
-
-
-def embeddings_body(envelope: Envelope, *, as_base64: bool) -> bytes:
-    """The answer of /v1/embeddings: a unit vector that depends on the tokens alone."""
-    prompts = envelope.call.prompts
-    vectors = [_vector(prompt) for prompt in prompts]
-    packed = [struct.pack(f"<{EMBEDDING_WIDTH}f", *vector) for vector in vectors]
-    shown: Sequence[object] = (
-        [base64.b64encode(one).decode() for one in packed] if as_base64 else vectors
-    )
-    body = {
-        "id": envelope.id,
-        "object": "list",
-        "created": envelope.created,
-        "model": envelope.call.model,
-        "data": [
-            {"index": index, "object": "embedding", "embedding": embedding}
-            for index, embedding in enumerate(shown)
-        ],
-        "usage": {
-            "prompt_tokens": envelope.call.prompt_tokens,
-            "total_tokens": envelope.call.prompt_tokens,
-            "completion_tokens": 0,
-            "prompt_tokens_details": None,
-        },
     }
     return orjson.dumps(body)
 
@@ -100,35 +68,45 @@ def detokenize_body(text: str) -> bytes:
 
 def _choice(envelope: Envelope, index: int, said: Said) -> dict[str, Any]:
     output, ids, text = said
-    shows_ids = envelope.call.return_token_ids
-    ending = {"finish_reason": output.finish_reason, "stop_reason": output.stop_reason}
-    if envelope.call.form == "chat":
-        message = {
-            "role": "assistant",
-            "content": text,
-            "refusal": None,
-            "annotations": None,
-            "audio": None,
-            "function_call": None,
-            "reasoning": None,
-        }
-        return {
-            "index": index,
-            "message": message,
-            "logprobs": None,
-            **ending,
-            "token_ids": ids if shows_ids else None,
-            "routed_experts": None,
-        }
+    call, vocabulary = envelope.call, envelope.card.vocabulary
+    top, shows_ids = call.top_logprobs, call.return_token_ids
+    ending = {
+        "finish_reason": finish_reason(envelope, output),
+        "stop_reason": output.stop_reason,
+        "token_ids": ids if shows_ids else None,
+    }
+    if call.form == "chat":
+        probable = None if top is None else chat_logprobs(vocabulary, ids, top)
+        message = _message(envelope, index, text)
+        start = {"index": index, "message": message, "logprobs": probable}
+        return {**start, **ending, "routed_experts": None}
     return {
         "index": index,
         "text": text,
-        "logprobs": None,
+        "logprobs": None if top is None else completion_logprobs(vocabulary, ids, top, 0),
         **ending,
-        "token_ids": ids if shows_ids else None,
         "prompt_logprobs": None,
         "prompt_token_ids": envelope.prompt_of(index) if shows_ids else None,
         "routed_experts": None,
+    }
+
+
+def _message(envelope: Envelope, choice: int, text: str) -> dict[str, Any]:
+    tool = envelope.call.tool
+    calls: dict[str, Any] = {}
+    if tool is not None:
+        function = {"name": tool.name, "arguments": text}
+        id = tool_call_id(envelope, choice)
+        calls = {"tool_calls": [{"id": id, "type": "function", "function": function}]}
+    return {
+        "role": "assistant",
+        "content": text if tool is None else "",
+        "refusal": None,
+        "annotations": None,
+        "audio": None,
+        "function_call": None,
+        **calls,
+        "reasoning": None,
     }
 
 
@@ -167,12 +145,3 @@ def _model_card(name: str, created: int, base: str, context_tokens: int) -> dict
         "max_model_len": context_tokens if name == base else None,
         "permission": [permission],
     }
-
-
-def _vector(prompt: Sequence[int]) -> list[float]:
-    state = fingerprint(repr(prompt).encode())
-    raw = [
-        mixed(state + index * 0x9E3779B97F4A7C15) / 2**31 - 1 for index in range(EMBEDDING_WIDTH)
-    ]
-    norm = sum(value * value for value in raw) ** 0.5 or 1.0
-    return [value / norm for value in raw]

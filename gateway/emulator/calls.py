@@ -4,18 +4,21 @@ Refuses what the real engine refuses about values that are well-formed, with the
 `parsing.py` deals with those that are not.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from gateway.emulator.refusals import bad_request, unknown_model
+from gateway.emulator.tools import Chosen
 from gateway.emulator.vocabulary import Vocabulary
 
 COMPLETION_TOKENS_DEFAULT = 16
 SEQUENCES_MAX = 1024
 """n x prompts of one request; a bound of this server, not the engine's."""
 
-Form = Literal["chat", "completion"]
+Form = Literal["chat", "completion", "response", "message", "transcription", "translation"]
+Turn = tuple[str, str]
+"""(role, text)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,16 @@ class Call:
     streams: bool = False
     stream_options: StreamOptions | None = None
     return_token_ids: bool = False
+    top_logprobs: int | None = None
+    """Alternatives shown with the probability of each token; None: no probabilities."""
+    tool: Chosen | None = None
+    """The tool it will call; then its output are the arguments."""
+    script: tuple[int, ...] | None = None
+    """What it will say, whatever the prompt; None: what follows from the prompt."""
+    turns: tuple[Turn, ...] = ()
+    """The conversation so far, where later requests may go on from it."""
+    request: Mapping[str, Any] = field(default_factory=dict)
+    """Other fields of the request that its answer repeats."""
 
     @property
     def is_greedy(self) -> bool:
@@ -81,8 +94,7 @@ class Call:
         Raises:
             Refusal: 404 for a model that is not served, 400 for values that are not possible.
         """
-        if self.model not in card.models:
-            raise unknown_model(self.model, card.models[0])
+        self._check_model(card)
         self._check_sampling()
         limit = card.context_tokens
         if self.max_tokens is not None and self.max_tokens > limit:
@@ -94,7 +106,23 @@ class Call:
             )
         for prompt in self.prompts:
             self._check_prompt(prompt, card)
+            self._check_room(prompt, card)
         return self
+
+    def check_prompts(self, card: Card) -> "Call":
+        """Itself, when the engine would read its prompts without going on from them.
+
+        Raises:
+            Refusal: as `check`.
+        """
+        self._check_model(card)
+        for prompt in self.prompts:
+            self._check_prompt(prompt, card)
+        return self
+
+    def _check_model(self, card: Card) -> None:
+        if self.model not in card.models:
+            raise unknown_model(self.model, card.models[0])
 
     def _check_sampling(self) -> None:
         if self.stream_options is not None and not self.streams:
@@ -132,7 +160,9 @@ class Call:
                 param="input_tokens",
                 value=shown,
             )
-        room = self.tokens_max(prompt, limit)
+
+    def _check_room(self, prompt: tuple[int, ...], card: Card) -> None:
+        room = self.tokens_max(prompt, card.context_tokens)
         if room < 1:
             message = f"max_tokens must be at least 1, got {room}."
             raise bad_request(message, param="max_tokens", value=room)

@@ -1,34 +1,19 @@
-"""The events of a streamed answer, byte for byte as the engine writes them.
+"""The events of a streamed chat or completion, byte for byte as the engine writes them.
 
 Pure. What does not change within a stream is formatted once, since a busy server writes tens of
 thousands of events for one set of headers.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import orjson
 
-from gateway.emulator.calls import Call
+from gateway.emulator.envelope import KEEP_ALIVE, Envelope
+from gateway.emulator.logprobs import chat_logprobs, completion_logprobs
+from gateway.emulator.refusals import Refusal
 from gateway.emulator.text import Output
 
 DONE = b"data: [DONE]\n\n"
-KEEP_ALIVE = b": keep-alive\n\n"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Envelope:
-    """What every part of one answer repeats."""
-
-    id: str
-    created: int
-    """Unix time, in seconds."""
-    fingerprint: str
-    call: Call
-
-    def prompt_of(self, choice: int) -> tuple[int, ...]:
-        """Choices are numbered prompt by prompt."""
-        return self.call.prompts[choice // self.call.n]
 
 
 class Chunks:
@@ -37,6 +22,8 @@ class Chunks:
     Chat opens with an event that has the role, one for each choice, in which the prompt's ids
     stand; in a completion they stand in the first event with text.
     """
+
+    keep_alive = KEEP_ALIVE
 
     def __init__(self, envelope: Envelope, choices: int) -> None:
         call, options = envelope.call, envelope.call.stream_options
@@ -50,12 +37,22 @@ class Chunks:
         )
         text = b'"delta":{"content":' if self._is_chat else b'"text":'
         self._heads = [b'%s{"index":%d,%s' % (self._start, i, text) for i in range(choices)]
-        self._middle = self._after_text(b"null", b"null", b"null")
+        self._text_ends = b""
+        if call.tool is not None:
+            self._heads = [self._tool_head(choice) for choice in range(choices)]
+            self._text_ends = b"}}]"
+        self._middle = self._after_text(b"null", b"null", b"null", b"null")
         self._shows_ids = call.return_token_ids
         self._prompt_ids_due = set(range(choices)) if self._shows_ids else set()
+        self._offsets = [0] * choices
+        self._is_plain = not self._shows_ids and call.top_logprobs is None
         self._includes_usage = options is not None and options.include_usage
         self._is_continuous = self._includes_usage and options is not None and options.continuous
         self._fingerprint = b',"system_fingerprint":"%s"' % envelope.fingerprint.encode()
+
+    def at_once(self) -> list[bytes]:
+        """Nothing: the engine starts before the first event."""
+        return []
 
     def opening(self) -> list[bytes]:
         """What comes with the first token, before it."""
@@ -68,31 +65,42 @@ class Chunks:
             for choice in range(len(self._heads))
         ]
 
-    def token(self, choice: int, output: Output, ids: Sequence[int], text: str) -> bytes:
+    def token(self, choice: int, output: Output, ids: Sequence[int], text: str) -> list[bytes]:
         """The next tokens of a choice that goes on."""
         middle = self._middle
-        if self._prompt_ids_due and choice in self._prompt_ids_due:
-            middle = self._after_text(b"null", b"null", self._prompt_ids(choice))
-        return b"%s%s%s%s}]%s}\n\n" % (
+        if not self._is_plain:
+            due = choice in self._prompt_ids_due
+            prompt_ids = self._prompt_ids(choice) if due else b"null"
+            probable = self._logprobs(choice, ids, text)
+            middle = self._after_text(b"null", b"null", prompt_ids, probable)
+        event = b"%s%s%s%s}]%s}\n\n" % (
             self._heads[choice],
             orjson.dumps(text),
             middle,
             orjson.dumps(ids) if self._shows_ids else b"null",
             self._usage_so_far(choice, output.n_tokens) if self._is_continuous else b"",
         )
+        if self._text_ends:
+            self._heads[choice] = self._tool_head(choice, goes_on=True)
+        return [event]
 
-    def last_token(self, choice: int, output: Output, ids: Sequence[int], text: str) -> bytes:
+    def last_token(self, choice: int, output: Output, ids: Sequence[int], text: str) -> list[bytes]:
         """The tokens that end a choice; the fingerprint is here unless usage comes after it."""
         prompt_ids = self._prompt_ids(choice) if choice in self._prompt_ids_due else b"null"
-        reason = b'"%s"' % output.finish_reason.encode()
-        return b"%s%s%s%s}]%s%s}\n\n" % (
-            self._heads[choice],
-            orjson.dumps(text),
-            self._after_text(reason, orjson.dumps(output.stop_reason), prompt_ids, ended=True),
-            orjson.dumps(ids) if self._shows_ids else b"null",
-            self._usage_so_far(choice, output.n_tokens),
-            b"" if self._includes_usage else self._fingerprint,
-        )
+        probable = self._logprobs(choice, ids, text)
+        reason = orjson.dumps(finish_reason(self._envelope, output))
+        stop = orjson.dumps(output.stop_reason)
+        return [
+            b"%s%s%s%s}]%s%s}\n\n"
+            % (
+                self._heads[choice],
+                orjson.dumps(text),
+                self._after_text(reason, stop, prompt_ids, probable),
+                orjson.dumps(ids) if self._shows_ids else b"null",
+                self._usage_so_far(choice, output.n_tokens),
+                b"" if self._includes_usage else self._fingerprint,
+            )
+        ]
 
     def closing(self, output_tokens: int) -> list[bytes]:
         """What comes after the last token of all choices."""
@@ -101,17 +109,43 @@ class Chunks:
         usage = _usage(self._envelope.call.prompt_tokens, output_tokens)
         return [b'%s],"usage":%s}%s}\n\n' % (self._start, usage, self._fingerprint), DONE]
 
-    def _after_text(
-        self, reason: bytes, stop: bytes, prompt_ids: bytes, *, ended: bool = False
-    ) -> bytes:
+    def failure(self, refusal: Refusal, sent: int) -> list[bytes]:
+        """The error as an event, and then the word that looks like success."""
+        return [refusal.as_event, DONE]
+
+    def _tool_head(self, choice: int, *, goes_on: bool = False) -> bytes:
+        """What stands before a piece of a tool's arguments; id and name come with the first."""
+        tool = self._envelope.call.tool
+        assert tool is not None
+        call, name = b"", b"" if tool.is_named else b'"name":null,'
+        if not goes_on:
+            id = orjson.dumps(tool_call_id(self._envelope, choice))
+            call, name = b'"id":%s,"type":"function",' % id, b'"name":%s,' % orjson.dumps(tool.name)
+        return b'%s{"index":%d,"delta":{"tool_calls":[{%s"index":0,"function":{%s"arguments":' % (
+            *(self._start, choice, call, name),
+        )
+
+    def _after_text(self, reason: bytes, stop: bytes, prompt_ids: bytes, probable: bytes) -> bytes:
         """What stands between a choice's text and its token ids."""
         if not self._is_chat:
             return (
-                b',"logprobs":null,"finish_reason":%s,"stop_reason":%s,'
-                b'"prompt_token_ids":%s,"token_ids":' % (reason, stop, prompt_ids)
+                b',"logprobs":%s,"finish_reason":%s,"stop_reason":%s,'
+                b'"prompt_token_ids":%s,"token_ids":' % (probable, reason, stop, prompt_ids)
             )
-        shown_stop = b'"stop_reason":%s,' % stop if ended else b""
-        return b'},"logprobs":null,"finish_reason":%s,%s"token_ids":' % (reason, shown_stop)
+        shown_stop = b"" if reason == b"null" else b'"stop_reason":%s,' % stop
+        return b'%s},"logprobs":%s,"finish_reason":%s,%s"token_ids":' % (
+            *(self._text_ends, probable, reason, shown_stop),
+        )
+
+    def _logprobs(self, choice: int, ids: Sequence[int], text: str) -> bytes:
+        top = self._envelope.call.top_logprobs
+        if top is None:
+            return b"null"
+        vocabulary, offset = self._envelope.card.vocabulary, self._offsets[choice]
+        self._offsets[choice] += len(text)
+        if self._is_chat:
+            return orjson.dumps(chat_logprobs(vocabulary, ids, top))
+        return orjson.dumps(completion_logprobs(vocabulary, ids, top, offset))
 
     def _prompt_ids(self, choice: int) -> bytes:
         if not self._shows_ids:
@@ -126,6 +160,20 @@ class Chunks:
         usage = _usage(len(self._envelope.prompt_of(choice)), output_tokens)
         details = b',"completion_tokens_details":null' if self._is_chat else b""
         return b',"usage":%s%s}' % (usage, details)
+
+
+def finish_reason(envelope: Envelope, output: Output) -> str:
+    """Why a choice ended, as OpenAI's routes tell it."""
+    tool = envelope.call.tool
+    if tool is not None and not tool.is_named and output.finish_reason == "stop":
+        return "tool_calls"
+    return output.finish_reason
+
+
+def tool_call_id(envelope: Envelope, choice: int) -> str:
+    """The id of the only tool call of a choice."""
+    id = envelope.derived_id("chatcmpl-tool-")
+    return f"{id}-{choice}" if choice else id
 
 
 def _usage(prompt_tokens: int, output_tokens: int) -> bytes:

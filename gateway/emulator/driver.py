@@ -1,4 +1,4 @@
-"""The engine model under a real clock: one loop runs its steps and hands tokens to the mailboxes.
+"""The engine model under a real clock: one loop runs its steps and hands tokens to whoever waits.
 
 Knows neither text nor HTTP. A step that the event loop was late for is made up for, so that the
 engine keeps its pace on a busy machine.
@@ -7,9 +7,9 @@ engine keeps its pace on a busy machine.
 import asyncio
 import contextlib
 from dataclasses import dataclass
+from typing import Protocol
 
 from gateway.emulator.faults import FaultKind, Faults
-from gateway.emulator.mailbox import Mailbox
 from gateway.emulator.meters import Gauges, Meters, Timings
 from gateway.sim.replica import Engine, StepPlan
 from gateway.sim.sequence import Sequence
@@ -18,12 +18,19 @@ CATCH_UP_S_MAX = 0.25
 """Being later than this is not made up for."""
 
 
+class Sink(Protocol):
+    """Takes the tokens of sequences."""
+
+    def put(self, choice: int, n_tokens: int, *, ended: bool) -> None:
+        """A step gave `choice` so many tokens."""
+
+
 @dataclass(slots=True)
 class Track:
     """One sequence in the engine, and who waits for it. Instants are the loop's."""
 
     sequence: Sequence
-    mailbox: Mailbox
+    sink: Sink
     choice: int
     finish_reason: str
     arrived_at: float
@@ -46,13 +53,11 @@ class Driver:
         self._faults_changed = asyncio.Event()
         self._step_ends_at = 0.0
 
-    def submit(
-        self, sequence: Sequence, mailbox: Mailbox, *, choice: int, finish_reason: str
-    ) -> None:
-        """Queue a sequence whose tokens go to `mailbox`. It must fit, see `Engine.fits`."""
+    def submit(self, sequence: Sequence, sink: Sink, *, choice: int, finish_reason: str) -> None:
+        """Queue a sequence whose tokens go to `sink`. It must fit, see `Engine.fits`."""
         now = asyncio.get_running_loop().time()
         self.engine.add(sequence)
-        self._tracks[sequence.id] = Track(sequence, mailbox, choice, finish_reason, now)
+        self._tracks[sequence.id] = Track(sequence, sink, choice, finish_reason, now)
         self._work.set()
 
     def abort(self, sequence_id: str) -> None:
@@ -111,7 +116,7 @@ class Driver:
             if finished:
                 del tracks[sequence_id]
                 self._finish(track)
-            track.mailbox.put(track.choice, n_tokens, ended=finished)
+            track.sink.put(track.choice, n_tokens, ended=finished)
         meters.step_tokens(step_tokens)
         engine = self.engine
         meters.gauges = Gauges(engine.running, engine.waiting, engine.kv_use)

@@ -1,7 +1,7 @@
 """A generation from its call to its last byte: sequences into the engine, tokens out as text.
 
-Refuses to know HTTP routes; which faults strike before a request is read is the application's part,
-those that strike in the middle of an answer are here.
+Refuses to know HTTP routes and the shapes of answers; which faults strike before a request is read
+is the application's part, and how an answer breaks in the middle that of the cuts.
 """
 
 import itertools
@@ -9,20 +9,24 @@ import time
 import uuid
 from collections.abc import Sequence as Many
 
-from gateway.emulator.bodies import Said, answer_body
+import orjson
+
+from gateway.emulator.archive import Archive, Kept
+from gateway.emulator.background import Background
 from gateway.emulator.calls import Call, Card
-from gateway.emulator.chunks import KEEP_ALIVE, Chunks, Envelope
-from gateway.emulator.driver import Driver
+from gateway.emulator.cuts import Cuts
+from gateway.emulator.driver import Driver, Sink
+from gateway.emulator.envelope import KEEP_ALIVE, Envelope, Said, Writer
 from gateway.emulator.exchange import Exchange
-from gateway.emulator.faults import Fault, FaultKind, Faults
-from gateway.emulator.mailbox import ClientGone, Silence
+from gateway.emulator.faults import Faults
+from gateway.emulator.forms import ID_PREFIXES, body_of, writer_of
+from gateway.emulator.mailbox import Silence
 from gateway.emulator.options import EmulatorOptions
-from gateway.emulator.refusals import Refusal, crashed
+from gateway.emulator.refusals import Refusal
+from gateway.emulator.responses_answer import response_of
 from gateway.emulator.text import Output, mixed
 from gateway.sim.sequence import Sequence
 
-STALL_KEEP_ALIVE_S = 1.0
-"""Between the comments of a stalled stream, when the options do not say."""
 JITTER_MEAN = 1.5
 """With output jitter, answers are around max_tokens over this."""
 
@@ -37,16 +41,23 @@ class Generations:
         self._card = card
         self._driver = driver
         self._faults = faults
+        self._fingerprint = options.fingerprint()
         self._ordinals = itertools.count(1)
+        self.cuts = Cuts(faults, options.sse_keep_alive_s)
+        self.archive = Archive()
 
-    def envelope(self, exchange: Exchange, call: Call, prefix: str) -> Envelope:
-        """The answer's id, from the request's own when it brought one."""
+    def envelope(self, exchange: Exchange, call: Call, prefix: str | None = None) -> Envelope:
+        """The answer's frame; its id is the request's own when it brought one."""
         id = exchange.header(b"x-request-id") or uuid.uuid4().hex[:16]
+        id = f"{prefix or ID_PREFIXES.get(call.form, '')}{id}"
+        if call.form == "response":
+            id = call.request["request_id"] or f"resp_{uuid.uuid4().hex[:16]}"
         return Envelope(
-            id=f"{prefix}-{id}",
+            id=id,
             created=int(time.time()),
-            fingerprint=self._options.fingerprint(),
+            fingerprint=self._fingerprint,
             call=call,
+            card=self._card,
         )
 
     async def run(self, exchange: Exchange, call: Call) -> None:
@@ -56,15 +67,9 @@ class Generations:
             Refusal: a plain request that a fault fails.
             ClientGone: the client left, or the connection was broken off.
         """
-        prefix = "chatcmpl" if call.form == "chat" else "cmpl"
-        envelope = self.envelope(exchange, call, prefix)
-        ordinal = next(self._ordinals)
-        outputs = [
-            Output(self._card.vocabulary, prompt, salt=self._salt(call, ordinal, index))
-            for prompt in call.prompts
-            for index in range(call.n)
-        ]
-        ids = self._submit(exchange, envelope, outputs, ordinal)
+        envelope = self.envelope(exchange, call)
+        outputs, ids = self._submit(envelope, exchange.mailbox)
+        self._free_when_gone(exchange, ids)
         try:
             if call.streams:
                 await self._stream(exchange, envelope, outputs)
@@ -73,6 +78,30 @@ class Generations:
         finally:
             for id in ids:
                 self._driver.abort(id)
+
+    async def run_unwatched(self, exchange: Exchange, call: Call) -> None:
+        """Answer at once that the response is queued, and leave its end to the archive.
+
+        Raises:
+            Refusal, ClientGone: as `run`.
+        """
+        envelope = self.envelope(exchange, call)
+        output = self._output(call, call.prompts[0], ordinal := next(self._ordinals), 0)
+        sink = Background(envelope, output, self.archive)
+        id = self._add(envelope, output, sink, f"{ordinal}-0")
+        body = response_of(envelope, status="queued")
+        self.archive.keep(envelope.id, Kept(body=body, turns=call.turns, sequence_ids=(id,)))
+        await self.cuts.answer(exchange, orjson.dumps(body))
+
+    def cancel(self, response_id: str) -> bytes:
+        """Stop a response that nobody waits for; returns it as it then stands.
+
+        Raises:
+            Refusal: 404 when it is not known, 400 when it is finished.
+        """
+        for id in self.archive.cancel(response_id):
+            self._driver.abort(id)
+        return self.archive.body_of(response_id)
 
     async def compute(self, exchange: Exchange, call: Call) -> None:
         """Run the prompts through the engine for no output.
@@ -90,32 +119,44 @@ class Generations:
         while left:
             left -= sum(ended for _, _, ended in await exchange.mailbox.take())
 
-    async def refuse_in_stream(self, exchange: Exchange, refusal: Refusal) -> None:
-        """The 200 of a stream whose first event says that it was refused."""
+    async def refuse_in_stream(self, exchange: Exchange, call: Call, refusal: Refusal) -> None:
+        """The 200 of a stream in which then stands that it was refused."""
+        writer = writer_of(self.envelope(exchange, call), 1, self.archive)
         await exchange.open_stream()
-        await exchange.write(refusal.as_event)
-        await exchange.write(b"data: [DONE]\n\n")
-        await exchange.close_stream()
+        events = writer.at_once()
+        for event in events:
+            await exchange.write(event)
+        await self.cuts.fail_stream(exchange, writer, refusal, len(events))
 
-    def _submit(
-        self, exchange: Exchange, envelope: Envelope, outputs: Many[Output], ordinal: int
-    ) -> list[str]:
-        call, ids = envelope.call, []
-        for choice, output in enumerate(outputs):
-            prompt = envelope.prompt_of(choice)
-            length = self._length(call, prompt, output)
-            ids.append(f"{ordinal}-{choice}")
-            sequence = Sequence(
-                id=ids[-1],
-                prompt_tokens=len(prompt),
-                output_tokens=length,
-                priority=call.priority,
-            )
-            self._driver.submit(
-                sequence, exchange.mailbox, choice=choice, finish_reason=output.finish_reason
-            )
-        self._free_when_gone(exchange, ids)
-        return ids
+    def _submit(self, envelope: Envelope, sink: Sink) -> tuple[list[Output], list[str]]:
+        """All choices of a call and the ids of their sequences."""
+        call, ordinal = envelope.call, next(self._ordinals)
+        outputs = [
+            self._output(call, prompt, ordinal, index)
+            for prompt in call.prompts
+            for index in range(call.n)
+        ]
+        ids = [
+            self._add(envelope, output, sink, f"{ordinal}-{choice}")
+            for choice, output in enumerate(outputs)
+        ]
+        return outputs, ids
+
+    def _output(self, call: Call, prompt: Many[int], ordinal: int, index: int) -> Output:
+        salt = self._salt(call, ordinal, index)
+        return Output(self._card.vocabulary, prompt, salt=salt)
+
+    def _add(self, envelope: Envelope, output: Output, sink: Sink, id: str) -> str:
+        choice = int(id.partition("-")[2])
+        call, prompt = envelope.call, envelope.prompt_of(choice)
+        sequence = Sequence(
+            id=id,
+            prompt_tokens=len(prompt),
+            output_tokens=self._length(call, prompt, output),
+            priority=call.priority,
+        )
+        self._driver.submit(sequence, sink, choice=choice, finish_reason=output.finish_reason)
+        return id
 
     def _free_when_gone(self, exchange: Exchange, ids: Many[str]) -> None:
         def free() -> None:
@@ -128,10 +169,15 @@ class Generations:
     def _length(self, call: Call, prompt: Many[int], output: Output) -> int:
         """How many tokens the answer will have, and with what reason it will end."""
         limit = call.tokens_max(prompt, self._card.context_tokens)
+        if call.script is not None:
+            output.recite(call.script)
+            length = min(len(call.script), limit)
+            output.finish_reason = "stop" if length == len(call.script) else "length"
+            return length
         natural = self._options.natural_tokens if call.max_tokens is None else None
         jitter = self._options.output_jitter
         length = limit
-        if call.form == "chat" and natural is not None:
+        if call.form != "completion" and natural is not None:
             length = natural
         elif jitter:
             length = round(limit / JITTER_MEAN)
@@ -162,77 +208,51 @@ class Generations:
         said: list[Said] = [
             (output, *output.take(total)) for output, total in zip(outputs, totals, strict=True)
         ]
-        body = answer_body(envelope, said)
-        cut = self._faults.cut
-        if cut is not None:
-            await self._break_answer(exchange, cut, body)
-        await exchange.answer(200, body)
-
-    async def _break_answer(self, exchange: Exchange, cut: Fault, body: bytes) -> None:
-        self._faults.strike(cut.kind)
-        match cut.kind:
-            case FaultKind.ERROR_MIDSTREAM:
-                raise crashed()
-            case FaultKind.DIE_MIDSTREAM:
-                await exchange.answer_half(body)
-                await exchange.reset()
-            case FaultKind.CLOSE_MIDSTREAM:
-                await exchange.answer_half(body)
-                await exchange.hang_up()
-            case _:
-                await exchange.mailbox.wait_gone()
+        await self.cuts.answer(exchange, body_of(envelope, said, self.archive))
 
     async def _stream(self, exchange: Exchange, envelope: Envelope, outputs: Many[Output]) -> None:
+        writer = writer_of(envelope, len(outputs), self.archive)
         await exchange.open_stream()
-        chunks = Chunks(envelope, len(outputs))
-        keep_alive_s = self._options.sse_keep_alive_s or None
-        faults, sent, left = self._faults, 0, len(outputs)
-        events = None
+        events = writer.at_once()
+        if events and await self._write(exchange, writer, events, 0):
+            return
+        sent, left, is_open = len(events), len(outputs), False
         while left:
-            if faults.cut is not None and await self._cuts(exchange, faults.cut, sent):
+            if self._faults.cut is not None and await self.cuts.strikes(exchange, writer, sent):
                 return
             try:
-                shares = await exchange.mailbox.take(keep_alive_s)
+                shares = await exchange.mailbox.take(self._keep_alive_s(envelope.call))
             except Silence:
                 await exchange.write(KEEP_ALIVE)
                 continue
-            events = chunks.opening() if events is None else []
+            events = [] if is_open else writer.opening()
+            is_open = True
             for choice, n_tokens, ended in shares:
                 output = outputs[choice]
                 ids, text = output.take(n_tokens)
-                write = chunks.last_token if ended else chunks.token
-                events.append(write(choice, output, ids, text))
+                write = writer.last_token if ended else writer.token
+                events += write(choice, output, ids, text)
                 left -= ended
             if not left:
-                events += chunks.closing(sum(output.n_tokens for output in outputs))
-            for event in events:
-                if faults.cut is not None and await self._cuts(exchange, faults.cut, sent):
-                    return
-                await exchange.write(event)
-                sent += 1
+                events += writer.closing(sum(output.n_tokens for output in outputs))
+            if await self._write(exchange, writer, events, sent):
+                return
+            sent += len(events)
         await exchange.close_stream()
 
-    async def _cuts(self, exchange: Exchange, cut: Fault, sent: int) -> bool:
-        """Whether the stream ends here, by `cut`; True when it was ended with an error event."""
-        if sent < cut.value:
-            return False
-        self._faults.strike(cut.kind)
-        match cut.kind:
-            case FaultKind.ERROR_MIDSTREAM:
-                await exchange.write(crashed().as_event)
-                await exchange.write(b"data: [DONE]\n\n")
-                await exchange.close_stream()
+    async def _write(
+        self, exchange: Exchange, writer: Writer, events: Many[bytes], sent: int
+    ) -> bool:
+        """Send events, each by itself, after `sent` others; whether a cut ended the stream."""
+        for event in events:
+            if self._faults.cut is not None and await self.cuts.strikes(exchange, writer, sent):
                 return True
-            case FaultKind.DIE_MIDSTREAM:
-                await exchange.reset()
-            case FaultKind.CLOSE_MIDSTREAM:
-                await exchange.hang_up()
-            case FaultKind.STALL_KEEPALIVE:
-                while True:
-                    await exchange.mailbox.wait_gone(
-                        self._options.sse_keep_alive_s or STALL_KEEP_ALIVE_S
-                    )
-                    await exchange.write(KEEP_ALIVE)
-            case _:
-                await exchange.mailbox.wait_gone()
-        raise ClientGone
+            await exchange.write(event)
+            sent += 1
+        return False
+
+    def _keep_alive_s(self, call: Call) -> float | None:
+        """How long a stream may be silent; the server's option is for chats and completions."""
+        if call.form not in ("chat", "completion"):
+            return None
+        return self._options.sse_keep_alive_s or None

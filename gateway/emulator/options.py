@@ -31,6 +31,7 @@ class EmulatorOptions:
     max_num_queued_reqs: int | None = None
     """With so many sequences waiting and running, requests are answered 503."""
     embeddings: bool = False
+    """Serve the routes that generate nothing: embeddings, scores, ranks, classes, pooling."""
     seed: int = 0
     """Of sampling without a seed, and of the output jitter."""
     output_jitter: float = 0.0

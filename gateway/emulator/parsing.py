@@ -1,4 +1,4 @@
-"""Request bodies to `Call`s, as tolerant as the engine.
+"""Bodies of chats, completions and token counts to `Call`s, as tolerant as the engine.
 
 Unknown fields are ignored, a missing model means the base model, a number may come as a string.
 """
@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from gateway.emulator import schema
-from gateway.emulator.calls import Call, Card, StreamOptions
+from gateway.emulator.calls import Call, Card, StreamOptions, Turn
 from gateway.emulator.refusals import bad_request
+from gateway.emulator.tools import Chosen, chosen_tool
 from gateway.emulator.vocabulary import Vocabulary
 
 NO_TEMPLATE_FOR_BOTH = (
@@ -18,7 +19,6 @@ NO_TEMPLATE_FOR_BOTH = (
     "assistant message instead."
 )
 NO_MESSAGES = "Cannot apply chat template to an empty conversation. Provide at least one message."
-NO_TOOLS = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
 NO_PROMPT = "Either prompt or prompt_embeds must be provided and non-empty."
 
 Parse = Callable[[bytes, Card], Call]
@@ -31,16 +31,19 @@ def parse_chat(body: bytes, card: Card) -> Call:
         Refusal: as the engine would answer.
     """
     fields = schema.Fields(schema.read_json(body))
-    turns = _turns(fields)
+    turns = turns_in(fields)
     common = _common(fields, card)
-    prompt = _templated(fields, turns, card)
+    prompt = templated(fields, turns, card)
     limit = fields.optional("max_completion_tokens", schema.as_int)
     if limit is not None:
         common["max_tokens"] = limit
+    if fields.optional("logprobs", schema.as_bool, default=False):
+        common["top_logprobs"] = fields.optional("top_logprobs", schema.as_int, default=0)
     fields.refuse_problems()
-    if fields.body.get("tools") and fields.body.get("tool_choice", "auto") == "auto":
-        raise bad_request(NO_TOOLS)
-    return Call(form="chat", prompts=(tuple(prompt),), **common).check(card)
+    tool = _tool_of_chat(fields)
+    script = None if tool is None else tuple(card.vocabulary.encode(tool.arguments))
+    prompts = (tuple(prompt),)
+    return Call(form="chat", prompts=prompts, tool=tool, script=script, **common).check(card)
 
 
 def parse_completion(body: bytes, card: Card) -> Call:
@@ -50,30 +53,15 @@ def parse_completion(body: bytes, card: Card) -> Call:
         Refusal: as the engine would answer.
     """
     fields = schema.Fields(schema.read_json(body))
-    prompts = _prompts(fields, "prompt", card.vocabulary)
+    prompts = prompts_in(fields, "prompt", card.vocabulary)
     common = _common(fields, card)
+    common["top_logprobs"] = fields.optional("logprobs", schema.as_int)
     fields.refuse_problems()
     if fields.body.get("prompt") in (None, ""):
         raise bad_request(NO_PROMPT, param="prompt")
     if not prompts:
         raise bad_request("You must pass at least one prompt")
     return Call(form="completion", prompts=prompts, **common).check(card)
-
-
-def parse_embedding(body: bytes, card: Card) -> tuple[Call, bool]:
-    """A call of /v1/embeddings, and whether its vectors are wanted as base64.
-
-    Raises:
-        Refusal: as the engine would answer.
-    """
-    fields = schema.Fields(schema.read_json(body))
-    if "input" not in fields.body:
-        fields.missing("input")
-    prompts = _prompts(fields, "input", card.vocabulary)
-    model = fields.optional("model", schema.as_str) or card.models[0]
-    fields.refuse_problems()
-    call = Call(form="completion", model=model, prompts=prompts)
-    return call.check(card), fields.body.get("encoding_format") == "base64"
 
 
 def parse_tokenize(body: bytes, card: Card) -> tuple[list[int], bool]:
@@ -85,7 +73,7 @@ def parse_tokenize(body: bytes, card: Card) -> tuple[list[int], bool]:
     fields = schema.Fields(schema.read_json(body))
     shows_text = fields.optional("return_token_strs", schema.as_bool, default=False)
     if "messages" in fields.body:
-        ids = _templated(fields, _turns(fields), card)
+        ids = templated(fields, turns_in(fields), card)
     else:
         text = fields.require("prompt", schema.as_str)
         if text is None and "prompt" not in fields.body:
@@ -143,6 +131,15 @@ def _common(fields: schema.Fields, card: Card) -> dict[str, Any]:
     }
 
 
+def _tool_of_chat(fields: schema.Fields) -> Chosen | None:
+    given, choice = fields.body.get("tools"), fields.body.get("tool_choice")
+    functions = [tool.get("function") or {} for tool in given or () if isinstance(tool, dict)]
+    tools = [(str(one.get("name")), one.get("parameters") or {}) for one in functions]
+    if isinstance(choice, dict):
+        choice = ((choice.get("function") or {}).get("name"),)
+    return chosen_tool(choice, None if given is None else tools)
+
+
 def _stream_options(fields: schema.Fields) -> StreamOptions | None:
     given = fields.optional("stream_options", schema.as_dict)
     if given is None:
@@ -156,8 +153,9 @@ def _stream_options(fields: schema.Fields) -> StreamOptions | None:
     return options
 
 
-def _turns(fields: schema.Fields) -> list[tuple[str, str]]:
-    turns: list[tuple[str, str]] = []
+def turns_in(fields: schema.Fields) -> list[Turn]:
+    """(role, text) of each message."""
+    turns: list[Turn] = []
     for index, message in enumerate(fields.require("messages", schema.as_list) or []):
         if not isinstance(message, dict):
             problem = schema.Problem("dict_type", "Input should be a valid dictionary")
@@ -169,7 +167,7 @@ def _turns(fields: schema.Fields) -> list[tuple[str, str]]:
     return turns
 
 
-def _templated(fields: schema.Fields, turns: list[tuple[str, str]], card: Card) -> list[int]:
+def templated(fields: schema.Fields, turns: list[Turn], card: Card) -> list[int]:
     """Ids of the conversation in the chat template."""
     opens = fields.optional("add_generation_prompt", schema.as_bool, default=True)
     continues = fields.optional("continue_final_message", schema.as_bool, default=False)
@@ -181,7 +179,7 @@ def _templated(fields: schema.Fields, turns: list[tuple[str, str]], card: Card) 
     return card.vocabulary.encode_chat(turns, opens_answer=opens, continues_last=continues)
 
 
-def _prompts(
+def prompts_in(
     fields: schema.Fields, name: str, vocabulary: Vocabulary
 ) -> tuple[tuple[int, ...], ...]:
     """Token ids of each prompt, in whichever of its four forms they came."""

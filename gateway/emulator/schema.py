@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from gateway.emulator.refusals import Refusal, refusal
+from gateway.emulator.refusals import SCHEMA_KIND, Refusal, refusal
 
 INT64_MAX = 2**63 - 1
 Entry = tuple[str, str, str, str, dict[str, object] | None]
@@ -214,4 +214,4 @@ def _refused(problems: list[Entry]) -> Refusal:
     if len(problems) > _PROBLEMS_SHOWN:
         lines.append(f"  ...and {len(problems) - _PROBLEMS_SHOWN} more {label}")
     message = "\n".join([f"{len(problems)} validation {label}:", *lines])
-    return refusal(400, message, "Bad Request", param=problems[0][1])
+    return refusal(400, message, SCHEMA_KIND, param=problems[0][1])

@@ -14,6 +14,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from gateway.emulator.app import Application, Received
+from gateway.emulator.audio_request import Upload
 from gateway.emulator.calls import Card
 from gateway.emulator.connection import Connection
 from gateway.emulator.driver import Driver
@@ -73,8 +74,13 @@ class Emulator:
 
     @property
     def received(self) -> tuple[Received, ...]:
-        """The latest generation requests, oldest first."""
+        """The latest requests for inference, oldest first."""
         return tuple(self._app.received)
+
+    @property
+    def uploads(self) -> tuple[Upload, ...]:
+        """The latest audio files, oldest first."""
+        return tuple(self._app.uploads)
 
     async def open(self) -> None:
         """Listen. Afterwards `port` is known."""

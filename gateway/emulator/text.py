@@ -112,6 +112,11 @@ class Output:
         self._lead_open = False
         return len(ids)
 
+    def recite(self, ids: Sequence[int]) -> None:
+        """Say exactly these tokens, whatever would follow from the prompt."""
+        self._ids = list(ids[::-1])
+        self.finish_reason = "stop"
+
     def take(self, n: int) -> tuple[list[int], str]:
         """The next `n` tokens and the text that they complete."""
         ids = [self._next_id() for _ in range(n)]

@@ -2,7 +2,7 @@
 
 import logging
 
-import orjson
+import msgspec
 
 from gateway.telemetry.record import SettledRequest
 
@@ -12,4 +12,4 @@ LOGGER = logging.getLogger("fairgate.requests")
 def log_settled(record: SettledRequest) -> None:
     """Write the record, if anybody listens."""
     if LOGGER.isEnabledFor(logging.INFO):
-        LOGGER.info("%s", orjson.dumps(record).decode("utf-8"))
+        LOGGER.info("%s", msgspec.json.encode(record).decode("utf-8"))

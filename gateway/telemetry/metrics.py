@@ -7,15 +7,9 @@ becomes one, since only admitted requests are recorded.
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    disable_created_metrics,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -23,6 +17,7 @@ from prometheus_client.registry import Collector
 from gateway.core.freeness import freeness
 from gateway.core.scheduler import Scheduler
 from gateway.telemetry.record import SettledRequest
+from gateway.telemetry.series import Buckets, Count, Counter, Histogram
 
 WAIT_BUCKETS_S = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 TPOT_BUCKETS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1)
@@ -33,62 +28,59 @@ class Metrics:
     """The registry of one gateway."""
 
     def __init__(self, scheduler: Scheduler, clock: Callable[[], float], *, version: str) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # untyped there; they double the text and no dashboard reads them
         self.registry = CollectorRegistry()
         self._by_labels: dict[tuple[str, str, str], _Series] = {}
         self._queue = Histogram(
             "fairgate_flow_control_request_queue_duration_seconds",
             "Time from arrival to release or refusal.",
             ("tier", "outcome", "model"),
-            buckets=WAIT_BUCKETS_S,
-            registry=self.registry,
+            bounds=WAIT_BUCKETS_S,
         )
         self._requests = Counter(
             "fairgate_flow_control_requests",
             "Requests that were admitted to the queue, by how they ended.",
             ("tier", "outcome"),
-            registry=self.registry,
         )
         self._ttft = Histogram(
             "fairgate_request_ttft_seconds",
             "Arrival to first token, queueing included; plain answers count when complete.",
             ("tier",),
-            buckets=WAIT_BUCKETS_S,
-            registry=self.registry,
+            bounds=WAIT_BUCKETS_S,
         )
         self._tpot = Histogram(
             "fairgate_request_streaming_tpot_seconds",
             "Time per output token of streams after their first.",
             ("tier",),
-            buckets=TPOT_BUCKETS_S,
-            registry=self.registry,
+            bounds=TPOT_BUCKETS_S,
         )
         self._duration = Histogram(
             "fairgate_request_duration_seconds",
             "Arrival to the last byte.",
             ("tier",),
-            buckets=WAIT_BUCKETS_S,
-            registry=self.registry,
+            bounds=WAIT_BUCKETS_S,
         )
-        self._overhead = Histogram(
+        self._overhead_of_all = Histogram(
             "fairgate_relay_overhead_seconds",
             "The gateway's own time before it sent a request on, queueing excluded.",
-            buckets=OVERHEAD_BUCKETS_S,
-            registry=self.registry,
+            bounds=OVERHEAD_BUCKETS_S,
         )
+        self._overhead = self._overhead_of_all.of()
         self._tokens = Counter(
             "fairgate_tokens",
             "Tokens by kind: prompt, cached (part of prompt) and output.",
             ("tier", "kind"),
-            registry=self.registry,
         )
-        self._attempts = Counter(
-            "fairgate_retries",
-            "Attempts beyond the first, before the first byte.",
-            registry=self.registry,
+        self._retries = Counter(
+            "fairgate_retries", "Attempts beyond the first, before the first byte."
         )
-        self._migrations = _migrations(self.registry)
+        self._attempts = self._retries.of()
+        self._migrations = Counter(
+            "fairgate_migrations",
+            "Requests that were moved between replicas or taken back from one, by kind.",
+            ("kind",),
+        )
         self._advised = _advised(self.registry)
+        self.registry.register(_Counted(self))
         self.registry.register(_SchedulerGauges(scheduler, clock, version))
 
     def settled(self, record: SettledRequest) -> None:
@@ -98,7 +90,7 @@ class Metrics:
         if series is None:
             series = self._by_labels[labels] = self._series(*labels)
         series.queue.observe(record.waited_s)
-        series.requests.inc()
+        series.requests.add(1)
         series.duration.observe(record.duration_s)
         if record.ttft_s is not None:
             series.ttft.observe(record.ttft_s)
@@ -107,11 +99,11 @@ class Metrics:
         if record.replica:
             self._overhead.observe(record.overhead_s)
         if record.attempts > 1:
-            self._attempts.inc(record.attempts - 1)
+            self._attempts.add(record.attempts - 1)
         if record.usage is not None:
-            series.prompt.inc(record.usage.prompt_tokens)
-            series.cached.inc(record.usage.cached_tokens)
-            series.output.inc(record.usage.output_tokens)
+            series.prompt.add(record.usage.prompt_tokens)
+            series.cached.add(record.usage.cached_tokens)
+            series.output.add(record.usage.output_tokens)
 
     def advised(self, models: Iterable[str], replicas: int) -> None:
         """The replicas that serve `models` should be so many."""
@@ -120,40 +112,60 @@ class Metrics:
 
     def recalled(self, kind: str) -> None:
         """Count one move; `kind` is one of a few words of ours."""
-        self._migrations.labels(kind).inc()
+        self._migrations.of(kind).add(1)
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
+    def families(self) -> Iterator[Metric]:
+        """All that was counted, as of now."""
+        for each in (
+            self._queue, self._requests, self._ttft, self._tpot, self._duration,
+            self._overhead_of_all, self._tokens, self._retries, self._migrations,
+        ):  # fmt: skip
+            yield from each.families()
+
     def _series(self, tier: str, outcome: str, model: str) -> "_Series":
-        series = _Series()
-        series.queue = self._queue.labels(tier, outcome, model)
-        series.requests = self._requests.labels(tier, outcome)
-        series.duration = self._duration.labels(tier)
-        series.ttft = self._ttft.labels(tier)
-        series.tpot = self._tpot.labels(tier)
-        series.prompt = self._tokens.labels(tier, "prompt")
-        series.cached = self._tokens.labels(tier, "cached")
-        series.output = self._tokens.labels(tier, "output")
-        return series
+        return _Series(
+            queue=self._queue.of(tier, outcome, model),
+            requests=self._requests.of(tier, outcome),
+            duration=self._duration.of(tier),
+            ttft=self._ttft.of(tier),
+            tpot=self._tpot.of(tier),
+            prompt=self._tokens.of(tier, "prompt"),
+            cached=self._tokens.of(tier, "cached"),
+            output=self._tokens.of(tier, "output"),
+        )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Series:
     """The children of one label set, looked up once."""
 
-    __slots__ = (
-        "cached", "duration", "output", "prompt", "queue", "requests", "tpot", "ttft",
-    )  # fmt: skip
+    queue: Buckets
+    requests: Count
+    duration: Buckets
+    ttft: Buckets
+    tpot: Buckets
+    prompt: Count
+    cached: Count
+    output: Count
 
-    queue: Histogram
-    requests: Counter
-    duration: Histogram
-    ttft: Histogram
-    tpot: Histogram
-    prompt: Counter
-    cached: Counter
-    output: Counter
+
+class _Counted(Collector):
+    """What was counted until a scrape."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing in advance: the names are checked by a test."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """All of it."""
+        return self._metrics.families()
 
 
 class _SchedulerGauges(Collector):
@@ -238,15 +250,6 @@ class _SchedulerGauges(Collector):
             gauge["pool_saturation"].add_metric((",".join(sorted(pool.models)),), saturation)
         yield from gauge.values()
         yield opened
-
-
-def _migrations(registry: CollectorRegistry) -> Counter:
-    return Counter(
-        "fairgate_migrations",
-        "Requests that were moved between replicas or taken back from one, by kind.",
-        ("kind",),
-        registry=registry,
-    )
 
 
 def _advised(registry: CollectorRegistry) -> Gauge:

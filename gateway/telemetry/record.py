@@ -3,13 +3,12 @@
 It holds no prompt, no output and no key.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from gateway.core.messages import Usage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettledRequest:
+class SettledRequest(msgspec.Struct, frozen=True, kw_only=True):
     """How one request went, in seconds and tokens; names as configured, never as guessed."""
 
     request_id: str

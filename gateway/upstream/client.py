@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from gateway.upstream.connection import Answer, Connection, Meter, UpstreamBrokenError
+from gateway.upstream.connection import Answer, Connection, Heard, Meter, UpstreamBrokenError
+from gateway.upstream.pieces import PIECE_BYTES_MAX, Segments, Sendable
 from gateway.upstream.replicas import ReplicaAddress
 
 IDLE_S_MAX = 4.0
@@ -40,45 +41,67 @@ class EngineClient:
         self._clock = clock
         self._idle: deque[Connection] = deque()
         self._is_closed = False
-        self.heard_at: float | None = None
-        """When bytes of any answer last arrived: a sign of life that needs no question."""
+        self._heard = Heard()
         self._head = _constant_head(parts.netloc.rpartition("@")[2], address.api_key)
 
-    async def send(self, path: bytes, body: bytes, *, headers: bytes = b"", meter: Meter) -> Answer:
-        """POST `body` and wait for status and headers.
+    @property
+    def heard_at(self) -> float | None:
+        """When bytes of any answer last arrived: a sign of life that needs no question."""
+        return self._heard.at
+
+    async def send(
+        self,
+        path: bytes,
+        body: bytes | Sendable = b"",
+        *,
+        headers: bytes = b"",
+        meter: Meter,
+        method: bytes = b"POST",
+    ) -> Answer:
+        """Send `body` and wait for status and headers.
 
         `headers` are whole lines, each ended by CRLF. Raises UpstreamBrokenError; a connection
-        that the engine closed while it was idle is replaced once, unseen.
+        that the engine closed while it was idle is replaced once, unseen. An engine that refuses
+        the request before it has all of it is heard, and sent no more. A GET has no body.
         """
+        rest: Sendable | None = None
+        if not isinstance(body, bytes):
+            rest, size, body = body, body.length, b""
+        elif (size := len(body)) > PIECE_BYTES_MAX:
+            rest, body = Segments((body,)), b""
+        length = b"" if method == b"GET" else b"content-length: %d\r\n" % size
         request = b"".join(
             (
-                b"POST ", self._prefix, path, b" HTTP/1.1\r\n", self._head, headers,
-                b"content-length: %d\r\n\r\n" % len(body), body,
+                method, b" ", self._prefix, path, b" HTTP/1.1\r\n", self._head, headers, length,
+                b"\r\n", body,
             )
         )  # fmt: skip
         connection = self._take_idle()
-        if connection is not None:
+        is_reused = connection is not None
+        while True:
+            if connection is None:
+                connection = await self._connect()
+            answer = connection.begin(request, meter)
             try:
-                return await self._exchange(connection, request, meter)
+                if rest is not None:
+                    await connection.send_rest(rest.pieces())
+                await answer.head()
             except UpstreamBrokenError as error:
-                if not error.is_fresh:
+                answer.close()
+                if not is_reused or not error.is_fresh:
                     raise
-        return await self._exchange(await self._connect(), request, meter)
+            except BaseException:
+                answer.close()
+                raise
+            else:
+                return answer
+            connection, is_reused = None, False
 
     def close(self) -> None:
         """Close what is idle; what runs goes on to its end."""
         self._is_closed = True
         while self._idle:
             self._idle.pop().abort()
-
-    async def _exchange(self, connection: Connection, request: bytes, meter: Meter) -> Answer:
-        answer = connection.begin(request, meter)
-        try:
-            await answer.head()
-        except BaseException:
-            answer.close()
-            raise
-        return answer
 
     def _take_idle(self) -> Connection | None:
         horizon = self._clock() - IDLE_S_MAX
@@ -99,7 +122,8 @@ class EngineClient:
                     lambda: Connection(
                         buffer_bytes_max=self._buffer_bytes_max,
                         on_idle=self._rested,
-                        on_data=self._heard,
+                        heard=self._heard,
+                        clock=self._clock,
                     ),
                     self._host,
                     self._port,
@@ -110,9 +134,6 @@ class EngineClient:
         except OSError as error:
             raise UpstreamBrokenError(f"cannot connect: {error}", is_fresh=True) from error
         return connection
-
-    def _heard(self) -> None:
-        self.heard_at = self._clock()
 
     def _rested(self, connection: Connection, is_alive: bool) -> None:
         if not is_alive:

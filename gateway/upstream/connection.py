@@ -1,18 +1,23 @@
 """One keep-alive HTTP/1.1 connection to an engine, one exchange at a time.
 
 Bytes are handed on as they arrive. A reader that falls behind stops the reading of the socket
-once `buffer_bytes_max` wait for it; the meter sees each chunk on arrival all the same.
+once `buffer_bytes_max` wait for it; the meter sees each read on arrival all the same.
 """
 
 import asyncio
 import zlib
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import Protocol, cast
 
 import httptools
 
+from gateway.upstream.inflate import CODINGS, Inflation
+
 HEADER_BYTES_MAX = 64 << 10
 """An answer whose headers are not complete after so many bytes ends the exchange."""
+INFLATED_BYTES_MAX = 256 << 10
+"""Of a compressed answer no more is undone at a time."""
 
 
 class UpstreamBrokenError(Exception):
@@ -24,13 +29,6 @@ class UpstreamBrokenError(Exception):
         """True: nothing of an answer had arrived."""
 
 
-class Inflater(Protocol):
-    """What `zlib.decompressobj` returns, as far as it is used here."""
-
-    def decompress(self, data: bytes, /) -> bytes:
-        """The bytes that `data` completes."""
-
-
 class Meter(Protocol):
     """Sees every body byte as it arrives."""
 
@@ -38,33 +36,46 @@ class Meter(Protocol):
         """Take in the next bytes of the body."""
 
 
+class Heard:
+    """When anything last arrived from an engine, over all its connections."""
+
+    __slots__ = ("at",)
+
+    def __init__(self) -> None:
+        self.at: float | None = None
+
+
 class Answer:
     """One response: status and headers first, then its body through `read`."""
 
     __slots__ = (
-        "_chunks", "_connection", "_error", "_inflater", "_on_end", "_size", "_waiter", "headers",
-        "is_complete", "meter", "status",
+        "_buffer_bytes_max", "_chunks", "_connection", "_error", "_inflation", "_meter", "_on_end",
+        "_size", "_waiter", "content_encoding", "headers", "is_complete", "status",
     )  # fmt: skip
 
-    def __init__(self, connection: "Connection") -> None:
-        self._connection = connection
+    def __init__(self, connection: "Connection", meter: Meter, buffer_bytes_max: int) -> None:
+        self._connection: Connection | None = connection
+        """None from the moment on when the connection is no longer at this answer."""
+        self._meter = meter
+        self._buffer_bytes_max = buffer_bytes_max
         self._chunks: list[bytes] = []
         self._size = 0
         self._waiter: asyncio.Future[None] | None = None
         self._error: UpstreamBrokenError | None = None
-        self._inflater: Inflater | None = None
+        self._inflation: Inflation | None = None
+        self._on_end: Callable[[bool], None] | None = None
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
-        """Names in lower case, in the order received."""
+        """As received; `header` finds one whatever its case."""
+        self.content_encoding: bytes | None = None
+        """Of the bytes that `read` returns; None: not compressed, or no longer."""
         self.is_complete = False
-        self.meter: Meter | None = None
-        """Set before the head is awaited; sees the whole body."""
-        self._on_end: Callable[[bool], None] | None = None
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of a header, or None. `name` in lower case."""
+        length = len(name)
         for known, value in self.headers:
-            if known == name:
+            if len(known) == length and known.lower() == name:
                 return value
         return None
 
@@ -82,7 +93,11 @@ class Answer:
         data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         self._chunks.clear()
         self._size = 0
-        self._connection.resume()
+        if self._inflation is not None and self._inflation.is_pending:
+            self._inflate_rest(self._inflation)
+        connection = self._connection
+        if connection is not None and connection.is_paused and not self._is_behind:
+            connection.resume()
         return data
 
     @property
@@ -98,7 +113,10 @@ class Answer:
             await self._changed()
 
     def when_ended(self, callback: Callable[[bool], None]) -> None:
-        """Call `callback` once, synchronously, when the upstream ends; True: it ended well."""
+        """Call `callback` once, synchronously, when the upstream ends; True: it ended well.
+
+        A compressed answer ends when all of it has been undone, not sooner.
+        """
         if self.is_complete or self._error is not None:
             callback(self.is_complete)
         else:
@@ -106,40 +124,65 @@ class Answer:
 
     def close(self) -> None:
         """Abandon the exchange: the engine sees the connection end and stops generating."""
-        if not self.is_complete:
+        if self._connection is not None:
             self._connection.abort()
+        elif not self.is_complete:
+            self._settled(UpstreamBrokenError("abandoned", is_fresh=False))
 
     def _changed(self) -> asyncio.Future[None]:
         self._waiter = asyncio.get_running_loop().create_future()
         return self._waiter
 
+    @property
+    def _is_behind(self) -> bool:
+        """Whether more waits for the reader than should; so it can be right after it read all."""
+        return self._size > self._buffer_bytes_max
+
     # Called by the connection.
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the engine has answered and wants no more of the request."""
+        return self.status >= 300
 
     def headed(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         """Status and headers are complete."""
         self.status = status
         self.headers = headers
-        coding = (self.header(b"content-encoding") or b"identity").strip().lower()
-        if coding in (b"gzip", b"deflate"):
-            # It was told not to; what cannot be read cannot be metered, so it is undone.
-            self._inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
+        coding = self.header(b"content-encoding")
+        if coding is not None:
+            named = coding.strip().lower()
+            if named in CODINGS:
+                # It was told not to; what cannot be read cannot be metered, so it is undone.
+                self._inflation = Inflation(named)
+            elif named not in (b"identity", b""):
+                self.content_encoding = coding
         self._wake()
 
     def received(self, data: bytes) -> int:
-        """Body bytes arrived; returns how many now wait for the reader."""
-        if self._inflater is not None:
-            data = self._inflater.decompress(data)
-            if not data:
-                return self._size
-        if self.meter is not None:
-            self.meter.feed(data)
-        self._chunks.append(data)
-        self._size += len(data)
-        self._wake()
+        """Body bytes arrived; returns how many now wait for the reader.
+
+        Raises UpstreamBrokenError for what is not in the coding that it names.
+        """
+        if self._inflation is not None:
+            self._inflation.push(data)
+            self._inflate(self._inflation)
+        else:
+            self._take(data)
         return self._size
 
     def ended(self, error: UpstreamBrokenError | None) -> None:
-        """The body is complete, or `error` cut it off."""
+        """The connection is done with this answer: the body is complete, or `error` cut it off."""
+        if self._connection is None:
+            return
+        self._connection = None
+        if self._inflation is not None and error is None:
+            if self._inflation.is_pending:
+                return  # the reader undoes the rest
+            error = _cut_short(self._inflation)
+        self._settled(error)
+
+    def _settled(self, error: UpstreamBrokenError | None) -> None:
         if self.is_complete or self._error is not None:
             return
         self._error = error
@@ -148,51 +191,114 @@ class Answer:
             self._on_end(self.is_complete)
         self._wake()
 
+    def _take(self, data: bytes) -> None:
+        self._meter.feed(data)
+        self._chunks.append(data)
+        self._size += len(data)
+        self._wake()
+
+    def _inflate(self, inflation: Inflation) -> None:
+        """Undo as much as may wait for the reader."""
+        try:
+            while inflation.is_pending and not self._is_behind:
+                if data := inflation.pull(INFLATED_BYTES_MAX):
+                    self._take(data)
+        except zlib.error as error:
+            message = f"its compressed body cannot be read: {error}"
+            raise UpstreamBrokenError(message, is_fresh=False) from error
+
+    def _inflate_rest(self, inflation: Inflation) -> None:
+        """The reader caught up with a compressed body."""
+        try:
+            self._inflate(inflation)
+        except UpstreamBrokenError as error:
+            self._settled(error)
+            self.close()
+            return
+        if self._connection is None and not inflation.is_pending:
+            self._settled(_cut_short(inflation))
+
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(None)
 
 
 class Connection(asyncio.Protocol):
-    """The protocol of one connection; also the callback target of the parser."""
+    """The protocol of one connection; also the callback target of its parser."""
+
+    __slots__ = (
+        "_answer", "_buffer_bytes_max", "_clock", "_head_bytes", "_headers", "_heard", "_is_full",
+        "_is_sending", "_on_idle", "_parser", "_parts", "_transport", "_writable", "idle_since",
+        "is_closed", "is_paused", "on_body",
+    )  # fmt: skip
 
     def __init__(
         self,
         *,
         buffer_bytes_max: int,
         on_idle: Callable[["Connection", bool], None],
-        on_data: Callable[[], None] = lambda: None,
+        heard: Heard,
+        clock: Callable[[], float],
     ) -> None:
-        """`on_data` is called at every read, `on_idle` at the end of an exchange or the socket."""
-        self._on_data = on_data
+        """`on_idle` is called at the end of an exchange (True) or of the idle socket (False)."""
         self._buffer_bytes_max = buffer_bytes_max
         self._on_idle = on_idle
+        self._heard = heard
+        self._clock = clock
         self._transport: asyncio.Transport | None = None
-        self._parser: httptools.HttpResponseParser | None = None
         self._answer: Answer | None = None
         self._headers: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0
         """Received before the headers were complete."""
-        self._is_paused = False
+        self._parts: list[bytes] = []
+        """Pieces of the body that one read of the socket brought."""
+        self.is_paused = False
+        """Whether the socket is not read for now."""
+        self._is_full = False
+        """Whether the transport wants no more bytes for now."""
+        self._is_sending = False
+        """Whether the request has not been handed to the transport as a whole."""
+        self._writable: asyncio.Future[None] | None = None
         self.idle_since = 0.0
         self.is_closed = False
+        self.on_body = self._parts.append
+        """Called by the parser with some of the body; what it collects is passed on per read."""
+        self._parser = httptools.HttpResponseParser(self)
 
     def begin(self, request: bytes, meter: Meter) -> Answer:
-        """Send a whole request (head and body in one write) and return its answer-to-be."""
+        """Send a request, or its head and then `send_rest`; returns its answer-to-be."""
         assert self._answer is None, "one exchange at a time"
         assert self._transport is not None
-        answer = self._answer = Answer(self)
-        answer.meter = meter
-        self._parser = httptools.HttpResponseParser(self)
+        answer = self._answer = Answer(self, meter, self._buffer_bytes_max)
         self._headers = []
         self._head_bytes = 0
         self._transport.write(request)
         return answer
 
+    async def send_rest(self, pieces: AsyncGenerator[bytes, None]) -> None:
+        """Send the body, no faster than the engine takes it.
+
+        Stops where the engine refuses the request or goes away meanwhile: its answer tells.
+        """
+        assert self._transport is not None
+        self._is_sending = True
+        async with aclosing(pieces):
+            async for piece in pieces:
+                if not self._is_wanted():
+                    return
+                self._transport.write(piece)
+                if self._is_full:
+                    self._writable = asyncio.get_running_loop().create_future()
+                    await self._writable
+        self._is_sending = False
+
     def resume(self) -> None:
         """The reader caught up."""
-        if self._is_paused and self._transport is not None and not self.is_closed:
-            self._is_paused = False
+        if self.is_paused and self._transport is not None and not self.is_closed:
+            self.is_paused = False
             self._transport.resume_reading()
 
     def abort(self) -> None:
@@ -208,22 +314,33 @@ class Connection(asyncio.Protocol):
         """The socket is connected."""
         self._transport = cast(asyncio.Transport, transport)
 
+    def pause_writing(self) -> None:
+        """The engine takes less than it is sent."""
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        """The engine took what it was sent."""
+        self._is_full = False
+        self._let_write()
+
     def data_received(self, data: bytes) -> None:
         """Bytes of an answer, or an engine that talks without being asked."""
-        self._on_data()
+        self._heard.at = self._clock()
         answer = self._answer
-        if self._parser is None or answer is None:
+        if answer is None:
             self.abort()
             return
         if not answer.status:
             self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
-            if not answer.status and self._head_bytes > HEADER_BYTES_MAX:
-                raise httptools.HttpParserError("headers too large")
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._end(UpstreamBrokenError(f"not HTTP: {error}", is_fresh=False))
-            self.abort()
+            self._break(f"not HTTP: {error}")
+            return
+        if self._parts:
+            self._deliver()
+        if not answer.status and self._head_bytes > HEADER_BYTES_MAX:
+            self._break("not HTTP: headers too large")
 
     def eof_received(self) -> None:
         """The engine closed; asyncio closes our side in turn."""
@@ -233,57 +350,105 @@ class Connection(asyncio.Protocol):
         self.is_closed = True
         answer = self._answer
         if answer is None:
+            self._let_write()
             self._on_idle(self, False)
-            return
-        is_fresh = not self._head_bytes
-        if exc is None and answer.status and self._ends_with_connection(answer):
+        elif exc is None and answer.status and _ends_with_connection(answer):
             self._end(None)
         else:
             message = str(exc) if exc else "the engine closed the connection"
-            self._end(UpstreamBrokenError(message, is_fresh=is_fresh))
+            self._end(UpstreamBrokenError(message, is_fresh=not self._head_bytes))
 
     # httptools
 
+    def on_message_begin(self) -> None:
+        """Another answer begins, perhaps in the read that brought the end of the last one."""
+        if self._answer is None:
+            raise UpstreamBrokenError("an answer to nothing", is_fresh=False)
+
     def on_header(self, name: bytes, value: bytes) -> None:
         """One response header."""
-        self._headers.append((name.lower(), value))
+        self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Status and headers are there; an interim 1xx answer is passed over."""
-        assert self._parser is not None
         assert self._answer is not None
-        status = self._parser.get_status_code()
+        status: int = self._parser.get_status_code()
+        headers, self._headers = self._headers, []
         if status >= 200:
-            self._answer.headed(status, self._headers)
-        self._headers = []
-
-    def on_body(self, data: bytes) -> None:
-        """Some of the body."""
-        if self._answer is None:
-            return
-        if self._answer.received(data) > self._buffer_bytes_max and not self._is_paused:
-            self._is_paused = True
-            cast(asyncio.Transport, self._transport).pause_reading()
+            self._answer.headed(status, headers)
+            if self._writable is not None and self._answer.is_refusal:
+                self._let_write()
 
     def on_message_complete(self) -> None:
         """The body is complete; the connection may serve the next exchange."""
+        if self._parts:
+            self._deliver()
         if self._answer is None or not self._answer.status:
             return
-        assert self._parser is not None
-        keeps = self._parser.should_keep_alive() and not self.is_closed
-        self.resume()
+        assert self._transport is not None
+        is_unsent = self._is_sending or self._transport.get_write_buffer_size() > 0
+        keeps = self._parser.should_keep_alive() and not self.is_closed and not is_unsent
+        if self.is_paused:
+            self.resume()
         self._end(None)
         if keeps:
             self._on_idle(self, True)
-        elif self._transport is not None:
+            return
+        self.is_closed = True
+        if is_unsent:
+            self._transport.abort()  # closing would wait until an engine took what it refused
+        else:
             self._transport.close()
+
+    def _deliver(self) -> None:
+        """Pass on what one read of the socket brought, as one piece."""
+        parts, answer = self._parts, self._answer
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.clear()
+        if answer is None:
+            return
+        try:
+            waiting_bytes = answer.received(data)
+        except UpstreamBrokenError as error:
+            self._end(error)
+            self.abort()
+            return
+        if waiting_bytes > self._buffer_bytes_max and not self.is_paused and not self.is_closed:
+            self.is_paused = True
+            cast(asyncio.Transport, self._transport).pause_reading()
+
+    def _break(self, message: str) -> None:
+        if self._parts:
+            self._deliver()
+        self._end(UpstreamBrokenError(message, is_fresh=False))
+        self.abort()
 
     def _end(self, error: UpstreamBrokenError | None) -> None:
         answer, self._answer = self._answer, None
         if answer is not None:
             answer.ended(error)
+        if self._writable is not None:
+            self._let_write()
 
-    def _ends_with_connection(self, answer: Answer) -> bool:
-        """A body without length or chunks ends where the connection does (RFC 9112, 6.3)."""
-        coding = (answer.header(b"transfer-encoding") or b"").lower()
-        return answer.header(b"content-length") is None and b"chunked" not in coding
+    def _is_wanted(self) -> bool:
+        """Whether the engine still waits for the rest of the request."""
+        return self._answer is not None and not self._answer.is_refusal
+
+    def _let_write(self) -> None:
+        """Whoever sends looks again whether it still should."""
+        waiter, self._writable = self._writable, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+
+def _cut_short(inflation: Inflation) -> UpstreamBrokenError | None:
+    """The error of a compressed body that does not end; None for one that does."""
+    if inflation.is_whole:
+        return None
+    return UpstreamBrokenError("its compressed body ends too soon", is_fresh=False)
+
+
+def _ends_with_connection(answer: Answer) -> bool:
+    """A body without length or chunks ends where the connection does (RFC 9112, 6.3)."""
+    coding = (answer.header(b"transfer-encoding") or b"").lower()
+    return answer.header(b"content-length") is None and b"chunked" not in coding

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from gateway.core.messages import DrainAsked, Event, ReplicaRemoved
 from gateway.upstream.client import EngineClient
+from gateway.upstream.connection import UpstreamBrokenError
 from gateway.upstream.dialects.registry import by_name
 from gateway.upstream.probe import Probe
 from gateway.upstream.replicas import ModelCard, ReplicaAddress, ReplicaStatus
@@ -87,14 +88,24 @@ class Fleet:
             member.client.close()
             self._tell(ReplicaRemoved(name))
 
+    def names(self) -> frozenset[str]:
+        """All replicas, by name."""
+        return frozenset(self._members)
+
     def client(self, name: str) -> EngineClient:
-        """The client of a replica that was granted."""
-        return self._members[name].client
+        """The client of a replica that was granted.
+
+        Raises UpstreamBrokenError for one that was removed since.
+        """
+        member = self._members.get(name)
+        if member is None:
+            raise UpstreamBrokenError("the replica was removed", is_fresh=True)
+        return member.client
 
     def engine_priority(self, name: str, tier: int, tiers: int) -> int | None:
         """The tier in the engine's own polarity, or None where it schedules first come first."""
-        member = self._members[name]
-        if member.address.scheduling_policy != "priority":
+        member = self._members.get(name)
+        if member is None or member.address.scheduling_policy != "priority":
             return None
         engine = member.probe.status.engine
         return by_name(engine).priority_value(tier, tiers) if engine else None

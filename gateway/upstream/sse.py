@@ -6,62 +6,86 @@ upstream ends however slowly the client reads. It never changes a byte.
 
 import re
 from collections.abc import Callable
+from enum import Enum, auto
+from typing import Any
 
 from gateway.core.messages import Usage
+from gateway.upstream.figures import larger, parsed, response_id_of, usage_of, usages_in
+from gateway.upstream.frames import end_of_events, events_in, read_event
 
 PARTIAL_EVENT_BYTES_MAX = 1 << 20
 """An event longer than this is no longer looked into, only relayed."""
 TAIL_BYTES = 4_096
 """The usage of a plain answer stands in its last bytes (vLLM, SGLang, TGI, llama.cpp)."""
+RESPONSE_TAIL_BYTES = 64 << 10
+"""SGLang's responses repeat the client's tools after the usage."""
 
-_BLANK_LINE = re.compile(rb"\r\n\r\n|\n\n|\r\r|\n\r\n")
-_END_OF_LINE = re.compile(rb"\r\n|\n|\r")
-_ERROR = re.compile(rb'\s*\{\s*(?:"error"\s*:|"type"\s*:\s*"error")')
-_PROMPT = re.compile(rb'"prompt_tokens"\s*:\s*(\d+)')
-_INPUT = re.compile(rb'"input_tokens"\s*:\s*(\d+)')
-_COMPLETION = re.compile(rb'"(?:completion_tokens|output_tokens)"\s*:\s*(\d+)')
-_CACHED = re.compile(rb'"cached_tokens"\s*:\s*(\d+)')
+_ERROR = re.compile(rb'\s*\{\s*(?:"error"\s*:\s*[^\sn]|"type"\s*:\s*"error")')
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 
 
-def usage_in(data: bytes) -> Usage | None:
-    """The last usage object in `data` (JSON text or an event), or None.
+class Events(Enum):
+    """What an event stream is made of, and so how it ends."""
 
-    A quote inside a JSON string is escaped, so model output can never look like the key.
-    """
-    starts = [found.end() for found in _USAGE.finditer(data)]
-    if not starts:
-        return None
-    tail = data[starts[-1] :]
-    prompt = _PROMPT.search(tail) or _INPUT.search(tail)
-    completion, cached = _COMPLETION.search(tail), _CACHED.search(tail)
-    return Usage(
-        prompt_tokens=int(prompt[1]) if prompt else 0,
-        output_tokens=int(completion[1]) if completion else 0,
-        cached_tokens=int(cached[1]) if cached else 0,
-    )
+    CHUNKS = auto()
+    """OpenAI's chunks: data alone, `[DONE]` at the end."""
+    RESPONSE = auto()
+    """OpenAI's Responses: named events, the last one `response.completed` or the like."""
+    MESSAGE = auto()
+    """Anthropic's: named events, `message_stop` at the end."""
+
+
+_OUTPUT = {
+    Events.CHUNKS: b"",
+    Events.RESPONSE: b".delta\ndata: {",
+    Events.MESSAGE: b"event: content_block_delta\ndata: {",
+}
+"""How the lines of a named event with output meet, as engines write them.
+
+A JSON string holds no newline, so model output can never look like it.
+"""
+_RESPONSE_STARTS = frozenset((b"response.created", b"response.queued", b"response.in_progress"))
+_RESPONSE_ENDS = frozenset(
+    (b"response.completed", b"response.incomplete", b"response.failed", b"response.cancelled")
+)
 
 
 class StreamMeter:
-    """Meter of a server-sent event stream. Feed it every byte once, in order."""
+    """Meter of a server-sent event stream. Feed it every byte once, in order.
+
+    Output begins with the first chunk, or with the first delta of named events: engines announce
+    a response or a message before they begin to work on it (vLLM 0.32: `response.created`).
+    """
 
     __slots__ = (
-        "_clock", "_on_first", "_partial", "_usage_event", "error_event", "events", "first_at",
-        "is_done", "last_at",
+        "_clock", "_has_total", "_kind", "_on_first", "_output", "_partial", "_usage",
+        "_usage_event", "error_event", "events", "first_at", "ident", "is_done", "last_at",
     )  # fmt: skip
 
-    def __init__(self, clock: Callable[[], float], on_first: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        on_first: Callable[[], None],
+        events: Events = Events.CHUNKS,
+    ) -> None:
         self._clock = clock
         self._on_first = on_first
+        self._kind = events
+        self._output = _OUTPUT[events]
         self._partial = b""
+        self._usage: Usage | None = None
+        self._has_total = events is not Events.MESSAGE
         self._usage_event: bytes | None = None
         self.events = 0
-        """Complete data events so far, `[DONE]` and errors not counted."""
+        """Complete events with output so far; the end, errors and announcements not counted."""
         self.first_at: float | None = None
         self.last_at: float | None = None
-        """Instant of the last data event; comments do not count as life."""
+        """Instant of the last data event since then; pings and comments do not count as life."""
         self.error_event: bytes | None = None
+        """Data of the last error; it may come with or without an end."""
         self.is_done = False
+        self.ident: bytes | None = None
+        """Id of the response that the first event announces (Responses only)."""
 
     def feed(self, data: bytes) -> None:
         """Take in the next bytes. Cheap when they hold whole events, as engines send them."""
@@ -73,7 +97,21 @@ class StreamMeter:
             data = self._cut(data, seen)
             if not data:
                 return
+        if self._output:
+            self._feed_named(data)
+            return
         begun = data.count(b"\n\ndata:")
+        if (  # one chunk, and neither an error nor the end: those begin otherwise
+            not begun
+            and data.find(b"\n") == len(data) - 2
+            and data.startswith(b'data: {"')
+            and data[8] not in b"et"
+            and b"\r" not in data
+        ):
+            if b'"usage"' in data and _USAGE.search(data):
+                self._usage_event = data
+            self._count(1)
+            return
         if (
             b"\r" in data
             or data.count(b"\ndata:") != begun  # other fields, or data of several lines
@@ -90,8 +128,16 @@ class StreamMeter:
 
     @property
     def usage(self) -> Usage | None:
-        """The last usage the engine sent, or None."""
-        return usage_in(self._usage_event) if self._usage_event is not None else None
+        """The last usage the engine sent, or None.
+
+        A message begins with its prompt's; until its total comes, the output so far stands.
+        """
+        if not self._has_total and self._usage is not None:
+            return larger(self._usage, Usage(output_tokens=self.events))
+        if self._usage_event is None:
+            return self._usage
+        usages = usages_in(self._usage_event)
+        return usages[-1] if usages else None
 
     @property
     def tpot_s(self) -> float | None:
@@ -102,23 +148,105 @@ class StreamMeter:
             return None
         return (self.last_at - self.first_at) / (tokens - 1)
 
+    def _feed_named(self, data: bytes) -> None:
+        """Complete named events; most often nothing but output."""
+        count = data.count(self._output)
+        if (
+            count
+            and data.count(b"\n") == 3 * count
+            and data.count(b"\n\n") == count
+            and data.startswith(b"event: ")
+            and b"\r" not in data
+        ):
+            self._count(count)
+        else:
+            self._feed_each(data)
+
     def _feed_each(self, data: bytes) -> None:
         """Look into each of the complete events in `data`."""
         count = 0
-        for event in _BLANK_LINE.split(data):
-            payload = _data_of(event)
+        for event in events_in(data):
+            name, payload = read_event(event)
             if payload is None:
                 continue
-            if payload == b"[DONE]":
-                self.is_done = True
-            elif _ERROR.match(payload):
-                self.error_event = payload
+            if self._kind is Events.CHUNKS:
+                count += self._take_chunk(payload)
             else:
-                count += 1
-                if _USAGE.search(payload):
-                    self._usage_event = payload
+                count += self._take_named(name, payload)
         if count:
             self._count(count)
+
+    def _take_chunk(self, payload: bytes) -> bool:
+        """One chunk; whether it is output."""
+        if payload == b"[DONE]":
+            self.is_done = True
+            return False
+        if _ERROR.match(payload):
+            self.error_event = payload
+            return False
+        if _USAGE.search(payload):
+            self._usage_event = payload
+        return True
+
+    def _take_named(self, name: bytes, payload: bytes) -> bool:
+        """One named event; whether it is output."""
+        if self._kind is Events.RESPONSE:
+            is_known = name.startswith(b"response.") or name == b"error"
+        else:
+            is_known = bool(name) and name != b"message"  # what an event without a name is called
+        fields: Any = None
+        if not is_known:
+            fields = parsed(payload)
+            name = _type_of(fields)
+        if name in (b"error", b"response.failed") or _ERROR.match(payload):
+            self.error_event = payload
+            if name != b"response.failed":
+                return False
+        if self._kind is Events.RESPONSE:
+            return self._take_response(name, payload)
+        return self._take_message(name, payload)
+
+    def _take_response(self, name: bytes, payload: bytes) -> bool:
+        """One event of a response; whether it is output."""
+        if name.endswith(b".delta"):
+            return True
+        is_end = name in _RESPONSE_ENDS
+        if is_end or (self.ident is None and name in _RESPONSE_STARTS):
+            fields = parsed(payload)
+            response = fields.get("response") if isinstance(fields, dict) else None
+            if self.ident is None:
+                ident = response_id_of(response)
+                self.ident = ident.encode() if ident is not None else None
+            if is_end:
+                self.is_done = True
+                fields = response.get("usage") if isinstance(response, dict) else None
+                self._usage = usage_of(fields)
+        elif name.startswith(b"response."):
+            self._lives()
+        return False
+
+    def _take_message(self, name: bytes, payload: bytes) -> bool:
+        """One event of a message; whether it is output."""
+        if name == b"content_block_delta":
+            return True
+        if name == b"message_stop":
+            self.is_done = True
+            return False
+        if name in (b"message_start", b"message_delta"):
+            fields = parsed(payload)
+            if isinstance(fields, dict):
+                inner = fields.get("message") if name == b"message_start" else fields
+                usage = usage_of(inner.get("usage")) if isinstance(inner, dict) else None
+                self._usage = larger(self._usage, usage)
+                self._has_total |= usage is not None and name == b"message_delta"
+        if name and name != b"ping":
+            self._lives()
+        return False
+
+    def _lives(self) -> None:
+        """An event without output; before the first output it shows nothing."""
+        if self.first_at is not None:
+            self.last_at = self._clock()
 
     def _count(self, count: int) -> None:
         self.last_at = self._clock()
@@ -128,13 +256,8 @@ class StreamMeter:
             self._on_first()
 
     def _cut(self, data: bytes, seen: int) -> bytes:
-        """Keep what follows the last blank line for later; return what is complete.
-
-        The first `seen` bytes hold no blank line, but perhaps the beginning of one.
-        """
-        end = 0
-        for found in _BLANK_LINE.finditer(data, max(0, seen - 3)):
-            end = found.end()
+        """Keep what follows the last blank line for later; return what is complete."""
+        end = end_of_events(data, seen)
         rest = data[end:]
         self._partial = rest if len(rest) <= PARTIAL_EVENT_BYTES_MAX else b""
         return data[:end]
@@ -143,10 +266,11 @@ class StreamMeter:
 class PlainMeter:
     """Meter of a plain (JSON) answer: keeps its tail, where the usage stands."""
 
-    __slots__ = ("_clock", "_tail", "first_at", "last_at", "size")
+    __slots__ = ("_clock", "_tail", "_tail_bytes", "first_at", "last_at", "size")
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], *, tail_bytes: int = TAIL_BYTES) -> None:
         self._clock = clock
+        self._tail_bytes = tail_bytes
         self._tail = b""
         self.size = 0
         self.first_at: float | None = None
@@ -158,19 +282,22 @@ class PlainMeter:
         if self.first_at is None:
             self.first_at = self.last_at
         self.size += len(data)
-        self._tail = (self._tail + data)[-TAIL_BYTES:]
+        self._tail = (self._tail + data)[-self._tail_bytes :]
 
     @property
     def usage(self) -> Usage | None:
-        """The usage at the end of the body, or None."""
-        return usage_in(self._tail)
+        """The usage near the end of the body, or None.
+
+        Of several the largest: the others are what the client wrote, in the schema of a tool.
+        """
+        return max(usages_in(self._tail), key=_total, default=None)
 
 
-def _data_of(event: bytes) -> bytes | None:
-    """The data of `event`, lines joined by a newline; None where it has no data line."""
-    lines = [
-        line[5:].removeprefix(b" ")
-        for line in _END_OF_LINE.split(event)
-        if line.startswith(b"data:")
-    ]
-    return b"\n".join(lines) if lines else None
+def _total(usage: Usage) -> int:
+    return usage.prompt_tokens + usage.output_tokens
+
+
+def _type_of(fields: Any) -> bytes:
+    """The type of an event that has no name of its own; empty where it has none."""
+    kind = fields.get("type") if isinstance(fields, dict) else None
+    return kind.encode("utf-8", "replace") if isinstance(kind, str) else b""

@@ -141,12 +141,25 @@ async def test_a_long_plain_answer_that_breaks_off_is_cut_and_not_ended(
     await eventually(lambda: running.in_flight == 0)
 
 
-async def test_a_body_too_deep_to_be_renamed_is_refused_and_frees_its_slot(
+async def test_a_body_too_deep_for_most_parsers_is_renamed_all_the_same(
     engine: RawEngine, running: Running
 ) -> None:
-    """The fault is found after the grant: a 500, or a lost slot, would be ours."""
+    """Whether it makes sense is the engine's to say; the fault would be found after the grant."""
+    engine.writes = [b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"]
     body = b'{"model":"alias","messages":' + b"[" * 400 + b"]" * 400 + b"}"
     async with client(running) as http:
         answer = await http.post("/v1/chat/completions", content=body)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_request")
+    assert answer.status_code == 200
+    await eventually(lambda: running.in_flight == 0)
+
+
+@pytest.mark.parametrize("said", [b"", b": keep-alive\n\n"])
+async def test_a_stream_that_ends_before_it_began_is_an_error_with_a_status(
+    engine: RawEngine, running: Running, said: bytes
+) -> None:
+    """The 200 of an engine says little; what ends without a word can still be told as a failure."""
+    engine.writes = [SSE_HEAD, chunked(said) if said else b"", LAST]
+    async with client(running) as http:
+        answer = await http.post("/v1/chat/completions", json=BODY)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_failed")
     await eventually(lambda: running.in_flight == 0)

@@ -19,7 +19,17 @@ from tests.support.shared import shared_path
 
 RECORDED_OPTIONS = EmulatorOptions(models=("tiny",), profile="instant", max_model_len=1024)
 
-ROUTES = {"detokenize": "/detokenize", "tokenize": "/tokenize", "embeddings": "/v1/embeddings"}
+ROUTES = {
+    "count_tokens": "/v1/messages/count_tokens",
+    "detokenize": "/detokenize",
+    "tokenize": "/tokenize",
+    "embeddings": "/v1/embeddings",
+    "messages": "/v1/messages",
+    "responses": "/v1/responses",
+}
+"""By a part of a recording's name; the first that fits."""
+CHATS = ("err_missing_messages",)
+"""Recordings of chats whose names fit another route."""
 
 STREAMS = (
     *("chat_stream", "chat_stream_token_ids", "chat_stream_usage", "chat_stream_usage_cont"),
@@ -27,6 +37,7 @@ STREAMS = (
 )
 ANSWERS = (
     *("chat", "chat_continue_final", "chat_priority", "chat_stop", "chat_token_ids", "completion"),
+    *("messages_count_tokens", "messages", "responses"),
     *("completion_token_prompt", "err_no_model", "err_wrong_content_type", "tokenize"),
     *("tokenize_chat", "detokenize", "unknown_param_ignored"),
 )
@@ -37,8 +48,13 @@ ERRORS = (
     *("err_stream_options_nostream", "err_temperature", "err_tools_no_parser"),
     *("err_unknown_model", "err_unknown_model_stream", "err_wrong_type"),
 )
-FREE_STRINGS = frozenset({"id", "content", "text", "system_fingerprint", "prompt", "stop_reason"})
-FREE_LISTS = frozenset({"token_ids", "prompt_token_ids", "tokens", "token_strs"})
+FREE_STRINGS = frozenset(
+    {
+        *("id", "content", "text", "system_fingerprint", "prompt", "stop_reason"),
+        *("delta", "item_id", "token"),
+    }
+)
+FREE_LISTS = frozenset({"token_ids", "prompt_token_ids", "tokens", "token_strs", "bytes"})
 COUNTED = frozenset({"completion_tokens", "max_model_len", "index", "code"})
 
 
@@ -69,7 +85,7 @@ def route_of(name: str) -> str:
     """Where a recording's request was sent."""
     body = Recording(name).request
     for part, route in ROUTES.items():
-        if part in name:
+        if part in name and name not in CHATS:
             return route
     is_completion = "completion" in name or b'"prompt"' in body or name == "err_missing_prompt"
     return "/v1/completions" if is_completion else "/v1/chat/completions"
@@ -104,6 +120,18 @@ def events_of(body: bytes) -> list[Any]:
     return events
 
 
+def named_events_of(body: bytes) -> list[tuple[str, Any]]:
+    """(name, data) of each event; the name must be the data's own type."""
+    assert body.endswith(b"\n\n")
+    events = []
+    for block in body.decode().removesuffix("\n\n").split("\n\n"):
+        name, data = block.split("\n")
+        parsed = json.loads(data.removeprefix("data: "))
+        assert name == f"event: {parsed['type']}"
+        events.append((parsed["type"], parsed))
+    return events
+
+
 @asynccontextmanager
 async def client_of(
     options: EmulatorOptions = RECORDED_OPTIONS,
@@ -135,6 +163,52 @@ async def test_a_stream_has_the_recorded_events(name: str) -> None:
     recording, response = await replayed(name)
     ours, real = events_of(response.content), events_of(recording.body)
     assert [skeleton(event) for event in ours] == [skeleton(event) for event in real]
+
+
+@pytest.mark.parametrize("name", ["messages_stream", "responses_stream"])
+async def test_a_stream_of_named_events_has_the_recorded_ones(name: str) -> None:
+    """Events without `[DONE]` end in their own way, which a relay must know."""
+    recording, response = await replayed(name)
+    ours, real = named_events_of(response.content), named_events_of(recording.body)
+    assert collapsed(ours) == collapsed(real)
+    usages = [str(one[-1][1]).count("output_tokens") for one in (ours, real)]
+    assert usages[0] == usages[1]
+
+
+def collapsed(events: list[tuple[str, Any]]) -> list[Any]:
+    """Skeletons in order; of equal ones after another, which are pieces of text, one is left."""
+    shown = [(name, skeleton(body)) for name, body in events]
+    return [one for at, one in enumerate(shown) if at == 0 or one != shown[at - 1]]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("route", ["chat", "completion", "messages", "responses"])
+async def test_a_full_engine_answers_each_route_in_its_own_shape(route: str, stream: bool) -> None:
+    """Anthropic's clients look for the error in another place than OpenAI's."""
+    recording = Recording(f"overload_{route}{'_stream' if stream else ''}")
+    body = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "x"}],
+        "prompt": "x",
+        "input": "x",
+        "max_tokens": 5,
+        "stream": stream,
+    }
+    options = EmulatorOptions(models=("tiny",), profile="instant", faults=("busy",))
+    async with client_of(options) as client:
+        answer = await client.post(route_of(f"overload_{route}"), json=body)
+    assert answer.status_code == recording.status
+    assert answer.content == recording.body
+
+
+async def test_the_probabilities_of_tokens_stand_where_they_were_recorded() -> None:
+    """Evaluation tools read nothing else of an answer."""
+    recording, response = await replayed("chat_logprobs")
+    ours, real = response.json()["choices"][0], json.loads(recording.body)["choices"][0]
+    shown = [_without(skeleton(one["logprobs"]), {"logprob"}) for one in (ours, real)]
+    assert shown[0] == shown[1]
+    chosen, other = ours["logprobs"]["content"][0]["top_logprobs"]
+    assert 0 >= chosen["logprob"] > other["logprob"]
 
 
 @pytest.mark.parametrize("name", ANSWERS)

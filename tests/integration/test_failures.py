@@ -3,13 +3,20 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 
 import httpx
 import pytest
 
+from gateway.api.routes import CHAT as CHAT_ROUTE
+from gateway.api.watch import give_up_stalled
+from gateway.core.replica import Replica
 from gateway.emulator.options import EmulatorOptions
 from gateway.emulator.server import Emulator, running_emulator
+from gateway.runtime.stalls import STALL_S, is_stalled
+from tests.support.asks import Ask
 from tests.support.gateway import Running, client, eventually, running_gateway
+from tests.support.house import house
 
 FAST = EmulatorOptions(profile="instant", max_num_seqs=4)
 CHAT = {"model": "emulated", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 8}
@@ -132,6 +139,51 @@ async def test_a_killed_replica_loses_nothing_that_had_not_started(
     assert {answer.status_code for answer in answers} == {200}
     assert not any(_errors(answer) for answer in answers)
     await eventually(lambda: running.in_flight == 0)
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_a_frozen_engine_is_given_up_by_its_counters(streams: bool) -> None:
+    """`/health` says 200 all the while, and the connection stays open: only progress tells."""
+    ask = Ask(CHAT_ROUTE, streams=streams)
+    async with house(FAST) as alone:
+        alone.engines[0].faults.inject("freeze")
+        answer = asyncio.create_task(alone.post(ask))
+        await eventually(alone.is_owed)
+        (replica,) = alone.running.gateway.scheduler.replicas.values()
+        await eventually(lambda: replica.progressed_at is not None)
+        alone.clock.lead_s += STALL_S
+        refused = await answer
+        assert (refused.status_code, refused.json()["error"]["code"]) == (504, "upstream_timeout")
+        alone.engines[0].faults.clear()
+        await alone.settle()
+        served = await alone.post(ask)
+    assert served.status_code == 200
+
+
+async def progress_since(replica: Replica, instant: float) -> None:
+    """Wait until the engine is seen to have done something after `instant`."""
+    await eventually(lambda: replica.progressed_at is not None and replica.progressed_at > instant)
+
+
+async def test_an_engine_that_is_slow_with_one_request_has_not_stalled() -> None:
+    """A long prompt says nothing for long; cutting it off would throw away what was computed."""
+    ask = Ask(CHAT_ROUTE, streams=True)
+    async with house(FAST, replica={"max_num_seqs": 4}) as alone:
+        alone.engines[0].faults.inject("stall:0")
+        silent = asyncio.create_task(alone.post(ask))
+        await eventually(alone.is_owed)
+        alone.engines[0].faults.clear()
+        gateway = alone.running.gateway
+        (replica,) = gateway.scheduler.replicas.values()
+        for _ in range(3):
+            alone.clock.lead_s += STALL_S / 2
+            jumped_at = gateway.clock()
+            assert (await alone.post(ask)).status_code == 200
+            await progress_since(replica, jumped_at)
+            judge = partial(is_stalled, gateway.scheduler)
+            give_up_stalled(gateway.relay, judge, gateway.clock())
+        assert not silent.done()
+        silent.cancel()
 
 
 async def test_what_waits_is_refused_when_the_gateway_closes() -> None:

@@ -1,7 +1,10 @@
 """The real `openai` client through a real gateway: what it reads, raises and tries again."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
+from hashlib import sha256
+from typing import Any
 
 import openai
 import pytest
@@ -288,3 +291,120 @@ async def test_the_callers_key_never_reaches_the_engine(guarded: Running, engine
         "host", "user-agent", "accept-encoding", "content-type", "content-length", "x-request-id",
     }  # fmt: skip
     assert ALICE not in repr(received)
+
+
+TOOL: openai.types.chat.ChatCompletionToolParam = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_a_tool_is_called(running: Running, streams: bool) -> None:
+    """Its arguments are JSON that must not lose a character on the way."""
+    asks: dict[str, Any] = {
+        "model": "m", "messages": MESSAGES, "tools": [TOOL], "max_tokens": 64,
+        "tool_choice": {"type": "function", "function": {"name": "weather"}},
+    }  # fmt: skip
+    async with sdk(running) as client:
+        if streams:
+            parts = [chunk async for chunk in await client.chat.completions.create(
+                **asks, stream=True
+            )]  # fmt: skip
+            calls = [call for part in parts for call in part.choices[0].delta.tool_calls or []]
+            name = calls[0].function.name
+            arguments = "".join(call.function.arguments or "" for call in calls)
+        else:
+            answer = await client.chat.completions.create(**asks)
+            (call,) = answer.choices[0].message.tool_calls
+            name, arguments = call.function.name, call.function.arguments
+    assert name == "weather"
+    assert isinstance(json.loads(arguments), dict)
+
+
+async def test_a_response_is_made_fetched_and_gone_on_from(running: Running) -> None:
+    """The newer of OpenAI's two languages: its state lies in the engine."""
+    async with sdk(running) as client:
+        first = await client.responses.create(model="m", input="hello", max_output_tokens=6)
+        again = await client.responses.retrieve(first.id)
+        second = await client.responses.create(
+            model="m", input="and then?", max_output_tokens=6, previous_response_id=first.id
+        )
+        with pytest.raises(openai.BadRequestError):
+            await client.responses.cancel(first.id)
+        with pytest.raises(openai.NotFoundError) as unknown:
+            await client.responses.retrieve("resp_unknown")
+    assert first.output_text
+    assert again.output_text == first.output_text
+    assert second.previous_response_id == first.id
+    assert first.usage is not None
+    assert second.usage is not None
+    assert second.usage.input_tokens > first.usage.input_tokens
+    assert unknown.value.code == "response_not_found"
+
+
+async def test_a_response_in_the_background_is_cancelled(
+    engine: Emulator, running: Running
+) -> None:
+    """Nobody waits for it, and the engine must not either."""
+    engine.faults.inject("freeze")
+    async with sdk(running) as client:
+        queued = await client.responses.create(
+            model="m", input="hello", max_output_tokens=4000, background=True
+        )
+        cancelled = await client.responses.cancel(queued.id)
+    assert (queued.status, cancelled.status) == ("queued", "cancelled")
+    await eventually(lambda: engine.engine.running + engine.engine.waiting == 0)
+
+
+async def test_a_streamed_response_is_a_sequence_of_named_events(running: Running) -> None:
+    """From its announcement to its completion, with the text in between."""
+    async with sdk(running) as client:
+        stream = await client.responses.create(
+            model="m", input="hello", max_output_tokens=6, stream=True
+        )
+        events = [event async for event in stream]
+    text = "".join(e.delta for e in events if e.type == "response.output_text.delta")
+    last = events[-1]
+    assert events[0].type == "response.created"
+    assert last.type == "response.completed"
+    assert text == last.response.output_text
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+
+
+@pytest.mark.parametrize("fault", ["die-midstream:5", "close-midstream:5"])
+async def test_a_streamed_response_that_breaks_raises(
+    engine: Emulator, running: Running, fault: str
+) -> None:
+    """Without the completion its reader would wait, or take what it has for all."""
+    engine.faults.inject(fault)
+    async with sdk(running, retries=2) as client:
+        stream = await client.responses.create(
+            model="m", input="hello", max_output_tokens=6, stream=True
+        )
+        with pytest.raises(openai.APIError) as broken:
+            async for _ in stream:
+                pass
+    assert broken.value.code == "upstream_failed"
+
+
+@pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
+@pytest.mark.parametrize("streams", [True, False])
+async def test_speech_is_transcribed_byte_for_byte(running: Running, streams: bool) -> None:
+    """What the engine hears is named by its length and checksum: the upload arrived unharmed."""
+    sound = bytes(range(256)) * 1_000
+    asks: dict[str, Any] = {"model": "m", "file": ("speech.wav", sound)}
+    async with sdk(running) as client:
+        if streams:
+            stream = await client.audio.transcriptions.create(**asks, stream=True)
+            parts = [part.model_extra async for part in stream]
+            text = "".join(part["choices"][0]["delta"]["content"] for part in parts if part)
+        else:
+            text = (await client.audio.transcriptions.create(**asks)).text
+        translated = await client.audio.translations.create(**asks)
+    heard = f"{len(sound)} bytes with checksum {sha256(sound).hexdigest()}."
+    assert text == f"A transcription of {heard}"
+    assert translated.text == f"A translation of {heard}"

@@ -1,12 +1,16 @@
-"""Made-up runs of a benchmark, so that figures and doubts are tested without measuring anything."""
+"""Made-up runs and programs of a benchmark, so that it is tested without measuring anything."""
 
+from pathlib import Path
+
+from gateway.bench.contenders import Site
 from gateway.bench.figures import Run
-from gateway.bench.harness import DIRECT, Measurement
+from gateway.bench.harness import Measurement
 from gateway.bench.load_spec import LoadResult, LoadSpec
 from gateway.bench.machine import Machine
 from gateway.bench.process import Usage
 from gateway.bench.quantiles import Quantiles
 from gateway.bench.scenarios import Plan, Scenario
+from gateway.bench.targets import DIRECT
 
 
 def quantiles(p50: float, p99: float) -> Quantiles:
@@ -14,9 +18,16 @@ def quantiles(p50: float, p99: float) -> Quantiles:
     return Quantiles(count=1_000, p50=p50, p99=p99, highest=p99)
 
 
-def usage(cpu_s: float = 0.0, *, rest_bytes: int = 0, rss_bytes: int = 0) -> Usage:
+def usage(
+    cpu_s: float = 0.0, *, rest_bytes: int = 0, alone_bytes: int = 0, rss_bytes: int = 0
+) -> Usage:
     """What one process tree used."""
-    return Usage(cpu_s=cpu_s, rss_at_rest_bytes=rest_bytes, rss_bytes=rss_bytes)
+    return Usage(
+        cpu_s=cpu_s,
+        rss_at_rest_bytes=rest_bytes,
+        rss_alone_bytes=alone_bytes,
+        rss_bytes=rss_bytes,
+    )
 
 
 def result(
@@ -60,10 +71,21 @@ def plan(*scenarios: Scenario, rounds: int = 1) -> Plan:
 
 
 def scenario(
-    name: str, *, stream: bool = False, connections: int = 1, events_per_s: float = 0.0
+    name: str,
+    *,
+    stream: bool = False,
+    connections: int = 1,
+    events_per_s: float = 0.0,
+    requests_per_s: float = 0.0,
 ) -> Scenario:
     """A scenario of two seconds."""
-    load = LoadSpec(port=0, stream=stream, connections=connections, events_per_s=events_per_s)
+    load = LoadSpec(
+        port=0,
+        stream=stream,
+        connections=connections,
+        events_per_s=events_per_s,
+        requests_per_s=requests_per_s,
+    )
     return Scenario(name=name, load=load, is_paired=False)
 
 
@@ -81,3 +103,16 @@ def machine(load_average: float = 0.0) -> Machine:
         load_average=load_average,
         versions={"fairgate": "0.1.0", "python": "3.11.7"},
     )
+
+
+def bench_site(folder: Path) -> Site:
+    """A place for a contender, with ports that nobody listens on."""
+    return Site(folder=folder, port=4001, upstream_port=4002, spare_port=4003, key="bench-secret")
+
+
+def fake_program(folder: Path, name: str, says: str) -> Path:
+    """A program that prints a line to stderr, as nginx does with its version."""
+    path = folder / name
+    path.write_text(f"#!/bin/sh\necho 'Hello' >&2\necho '{says}' >&2\n")
+    path.chmod(0o755)
+    return path

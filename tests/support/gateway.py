@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from time import monotonic
+from types import MappingProxyType
 
 import httpx
 import uvicorn
@@ -31,7 +33,11 @@ class Running:
 
 @asynccontextmanager
 async def running_gateway(
-    *replicas: str | Mapping[str, object], wait_ready: bool = True, **overrides: object
+    *replicas: str | Mapping[str, object],
+    wait_ready: bool = True,
+    clock: Callable[[], float] = monotonic,
+    environ: Mapping[str, str] = MappingProxyType({}),
+    **overrides: object,
 ) -> AsyncIterator[Running]:
     """A gateway before `replicas`; `overrides` are dotted settings with `__` for the dot."""
     values: Mapping[str, object] = {
@@ -39,7 +45,8 @@ async def running_gateway(
         "scheduling.scrape_interval_s": 0.1,
         **{name.replace("__", "."): value for name, value in overrides.items()},
     }
-    gateway = Gateway(load_settings(config=None, environ={}, overrides=values))
+    settings = load_settings(config=None, environ=environ, overrides=values)
+    gateway = Gateway(settings, clock)
     config = server_config(gateway, host="127.0.0.1", port=0)
     config.loop = "none"
     server = uvicorn.Server(config)

@@ -17,11 +17,16 @@ def chunked(data: bytes) -> bytes:
 
 
 class RawEngine:
-    """Answers every POST with `writes`, one write each, then closes if `closes`."""
+    """Answers every POST with `writes`, one write each, then closes if `closes`.
+
+    A GET of a stored response is answered with `gets` in the same way.
+    """
 
     def __init__(self) -> None:
         self.writes: Sequence[bytes] = ()
         self.closes = False
+        self.gets: Sequence[bytes] = ()
+        self.closes_gets = False
         self.port = 0
 
     @property
@@ -37,12 +42,13 @@ class RawEngine:
                 length = _length(head)
                 if length:
                     await reader.readexactly(length)
-                if head.startswith(b"POST"):
-                    for data in self.writes:
+                is_stored = head.startswith(b"GET /v1/responses/")
+                if head.startswith(b"POST") or is_stored:
+                    for data in self.gets if is_stored else self.writes:
                         writer.write(data)
                         await writer.drain()
                         await asyncio.sleep(0)
-                    if self.closes:
+                    if self.closes_gets if is_stored else self.closes:
                         return
                 elif b"/v1/models" in head.split(b"\r\n")[0]:
                     writer.write(_plain(b"200 OK", MODELS))

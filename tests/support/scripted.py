@@ -9,18 +9,21 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-Then = Literal["keep", "close", "reset", "hang"]
+Then = Literal["keep", "close", "reset", "hang", "deaf"]
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """One line of the script: written piece by piece, then the connection is kept or ended.
 
-    `hang` says nothing more and waits until the other side ends it.
+    `hang` says nothing more and waits until the other side ends it; `deaf` does not even read.
+    Said `early`, it is said to
+    the head of a request whose body nobody reads.
     """
 
     pieces: tuple[bytes, ...] = ()
     then: Then = "keep"
+    early: bool = False
 
 
 def plain(body: bytes, *headers: bytes, status: bytes = b"200 OK") -> bytes:
@@ -56,9 +59,9 @@ class ScriptedServer:
         """Where it listens."""
         return f"http://127.0.0.1:{self.port}"
 
-    def will(self, *pieces: bytes, then: Then = "keep") -> None:
+    def will(self, *pieces: bytes, then: Then = "keep", early: bool = False) -> None:
         """Add a line to the script."""
-        self.script.append(Line(pieces, then))
+        self.script.append(Line(pieces, then, early))
 
     def hang_up(self) -> None:
         """End all connections, as uvicorn does to idle ones."""
@@ -81,13 +84,17 @@ class ScriptedServer:
         self.connections += 1
         try:
             while True:
-                self.requests.append((number, await _request(reader)))
+                head = await reader.readuntil(b"\r\n\r\n")
                 line = self.script.popleft() if self.script else Line(then="hang")
+                body = b"" if line.early else await reader.readexactly(_length(head))
+                self.requests.append((number, head + body))
                 await _say(writer, line.pieces)
                 if line.then == "reset":
                     _reset(writer)
                 if line.then in ("close", "reset"):
                     return
+                if line.then == "deaf":
+                    await asyncio.Event().wait()
                 if line.then == "hang":
                     await reader.read()
                     self.ended.put_nowait(number)
@@ -118,14 +125,11 @@ async def scripted_server() -> AsyncIterator[ScriptedServer]:
         await scripted.wait_closed()
 
 
-async def _request(reader: asyncio.StreamReader) -> bytes:
-    head = await reader.readuntil(b"\r\n\r\n")
-    length = next(
-        int(line.split(b":")[1])
-        for line in head.lower().split(b"\r\n")
-        if line.startswith(b"content-length:")
-    )
-    return head + await reader.readexactly(length)
+def _length(head: bytes) -> int:
+    for line in head.lower().split(b"\r\n"):
+        if line.startswith(b"content-length:"):
+            return int(line.split(b":")[1])
+    return 0
 
 
 async def _say(writer: asyncio.StreamWriter, pieces: Iterable[bytes]) -> None:

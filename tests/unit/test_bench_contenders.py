@@ -1,36 +1,38 @@
-"""How contenders are found, told apart and set up."""
+"""How the gateway is set up and started to be measured, and what says its version."""
 
 import hashlib
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gateway.bench.contenders import (
     FAIRGATE,
-    PEERS,
+    LOG_LEVELS,
+    WITHIN,
     Contender,
     Site,
+    fairgate_build,
     fairgate_config,
-    peer_named,
+    stale_copies,
 )
 from gateway.bench.machine import Machine, processor_named, this_machine
-from tests.support.bench_runs import machine
+from tests.support.bench_runs import bench_site, fake_program, machine
+
+PROGRAM = Contender(
+    name="some",
+    binary="some",
+    prepare=lambda program, site: [program],
+    install="",
+)
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
     """A place to run in."""
-    return Site(folder=tmp_path, port=4001, upstream_port=4002, key="bench-secret")
-
-
-def program(folder: Path, name: str, says: str) -> Path:
-    """A program that prints a line to stderr, as nginx does with its version."""
-    path = folder / name
-    path.write_text(f"#!/bin/sh\necho 'Hello' >&2\necho '{says}' >&2\n")
-    path.chmod(0o755)
-    return path
+    return bench_site(tmp_path)
 
 
 def test_the_gateway_is_measured_with_auth_and_accounting(site: Site) -> None:
@@ -58,74 +60,76 @@ def test_the_gate_is_wide_open(site: Site) -> None:
 
 def test_the_gateway_is_started_as_its_users_start_it(site: Site) -> None:
     """Some inner entry point would leave out what the real one costs."""
-    command = FAIRGATE.prepare(sys.executable, site)
+    command = FAIRGATE.prepare(sys.executable, replace(site, log_level="warning"))
     assert command[:5] == [sys.executable, "-m", "gateway", "serve", "--config"]
     assert json.loads(Path(command[5]).read_text()) == fairgate_config(site)
     assert "bench-secret" not in Path(command[5]).read_text()
 
 
-@pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.name)
-def test_every_peer_is_told_both_ports(peer: Contender, site: Site) -> None:
-    """A peer on its default port would be somebody else's server."""
-    command = peer.prepare("/bin/program", site)
-    written = [path.read_text() for path in site.folder.iterdir() if path.is_file()]
-    told = " ".join([*command, *written])
-    assert command[0] == "/bin/program"
-    assert "4001" in told
-    assert "4002" in told
-    assert "127.0.0.1" in told
+@pytest.mark.parametrize("level", LOG_LEVELS)
+def test_a_log_level_reaches_the_gateway(site: Site, level: str) -> None:
+    """Silent beside peers that write a line a request, it would look faster than it is."""
+    command = FAIRGATE.prepare(sys.executable, replace(site, log_level=level))
+    assert (WITHIN in command) is (level != "warning")
+    if level != "warning":
+        assert command[1:4] == [WITHIN, "--log-level", level.upper()]
+    assert "serve" in command
 
 
-def test_peers_have_names_of_their_own() -> None:
-    """Results are kept by name."""
-    names = [peer.name for peer in (FAIRGATE, *PEERS)]
-    assert len(set(names)) == len(names)
-    assert {"nginx", "haproxy"} <= set(names)
+def test_another_build_is_where_python_looks_first(tmp_path: Path) -> None:
+    """Measured twice and compared with itself, no change would ever show."""
+    (tmp_path / "gateway").mkdir()
+    (tmp_path / "gateway" / "__init__.py").touch()
+    build = fairgate_build(tmp_path, name="before")
+    assert build.python_path == (str(tmp_path.resolve()),)
+    assert build.name == "before"
+    with pytest.raises(ValueError, match="no package"):
+        fairgate_build(tmp_path / "gateway")
 
 
-def test_a_peer_is_found_by_name() -> None:
-    """And a wrong name is answered with the right ones."""
-    assert peer_named("nginx").name == "nginx"
-    with pytest.raises(ValueError, match="nginx, haproxy"):
-        peer_named("apache")
-
-
-def test_the_environment_names_a_program_off_the_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two peers share the name of their command; each lives in its own virtual environment."""
-    peer = peer_named("production-stack")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert peer.find() is None
-    path = program(tmp_path, "my-router", "1.0")
-    monkeypatch.setenv("BENCH_PRODUCTION_STACK", str(path))
-    assert peer.find() == str(path)
-
-
-def test_a_peer_on_the_path_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That is where a package manager puts it."""
-    path = program(tmp_path, "nginx", "nginx version: nginx/1.22.1")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("BENCH_NGINX", raising=False)
-    assert peer_named("nginx").find() == str(path)
+def test_copies_that_differ_from_their_source_are_stale(tmp_path: Path) -> None:
+    """A compiled core of last week would be measured as this week's."""
+    sources, compiled = tmp_path / "sources", tmp_path / "compiled"
+    for folder in (sources, compiled):
+        (folder / "gateway" / "core").mkdir(parents=True)
+        (folder / "gateway" / "core" / "one.py").write_text("ONE = 1\n")
+    assert stale_copies(compiled, sources) == []
+    (sources / "gateway" / "core" / "one.py").write_text("ONE = 2\n")
+    assert stale_copies(compiled, sources) == ["gateway/core/one.py"]
+    (sources / "gateway" / "core" / "one.py").unlink()
+    assert stale_copies(compiled, sources) == ["gateway/core/one.py"]
 
 
 def test_a_version_is_the_first_line_with_a_digit(tmp_path: Path) -> None:
     """A figure without its version can't be compared with next year's."""
-    path = program(tmp_path, "some", "some version 1.2.3")
-    assert peer_named("nginx").version(str(path)) == "some version 1.2.3"
+    path = fake_program(tmp_path, "some", "some version 1.2.3")
+    assert PROGRAM.version(str(path)) == "some version 1.2.3"
 
 
 def test_a_version_that_is_not_told_is_unknown(tmp_path: Path) -> None:
     """It must not end the benchmark."""
-    silent = program(tmp_path, "silent", "nothing")
-    assert peer_named("nginx").version(str(silent)) == "unknown"
-    assert peer_named("nginx").version(str(tmp_path / "missing")) == "unknown"
+    silent = fake_program(tmp_path, "silent", "nothing")
+    assert PROGRAM.version(str(silent)) == "unknown"
+    assert PROGRAM.version(str(tmp_path / "missing")) == "unknown"
 
 
-def test_the_gateways_version_is_its_packages() -> None:
-    """`python --version` is that of another program."""
-    assert FAIRGATE.version(sys.executable) == this_machine().versions["fairgate"]
+def test_a_package_says_the_version_of_its_program(tmp_path: Path) -> None:
+    """Half of the routers do not know theirs."""
+    (tmp_path / "bin").mkdir()
+    path = fake_program(tmp_path / "bin", "some", "nothing")
+    (tmp_path / "lib" / "python3.11" / "site-packages" / "some_router-0.3.2.dist-info").mkdir(
+        parents=True
+    )
+    packaged = replace(PROGRAM, packages=("some-router[all]",))
+    assert packaged.version(str(path)) == "0.3.2"
+
+
+def test_the_gateway_says_which_version_it_is_and_whether_it_is_compiled() -> None:
+    """A figure of the compiled core that is quoted for the other one is three times too good."""
+    told = FAIRGATE.version(sys.executable)
+    assert told.startswith(this_machine().versions["fairgate"])
+    assert "compiled" in told
+    assert "Python 3." in told
 
 
 def test_this_machine_describes_itself() -> None:

@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -26,6 +26,7 @@ from gateway.bench.core_spec import (
 )
 from gateway.bench.launch import StartFailed, usable_cores
 from gateway.bench.launch import run_core as launch_core
+from gateway.bench.options import Options
 from tests.support.bench_runs import machine
 
 KINDS = {"Finished": KindCost(count=30, mean_us=20.0), "Arrived": KindCost(count=20, mean_us=10.0)}
@@ -190,8 +191,9 @@ def test_the_json_keeps_every_repetition() -> None:
 def core_that(does: Callable[[], CoreResult]) -> Callable[..., CoreResult]:
     """A stand-in for the process that measures."""
 
-    def run_core(*, core: int | None) -> CoreResult:
+    def run_core(*, core: int | None, python_path: Sequence[str]) -> CoreResult:
         assert core is None or core in usable_cores()
+        assert python_path
         return does()
 
     return run_core
@@ -203,7 +205,7 @@ def test_the_core_alone_is_measured_printed_and_stored(
     """Who works on the core must not wait for two minutes of sockets."""
     monkeypatch.setattr(run, "run_core", core_that(lambda: WHOLE))
     path = tmp_path / "core.json"
-    assert run.bench(full=False, peers=[], json_path=path, only="core") == 0
+    assert run.run_bench(Options(json_path=path, only=("core",))) == 0
     stored = json.loads(path.read_text())
     assert stored["core"] == json.loads(json.dumps(core_json(WHOLE)))
     assert set(stored) == {"when", "machine", "core"}
@@ -219,7 +221,7 @@ def test_a_core_that_breaks_is_an_error(
         raise StartFailed("it broke")
 
     monkeypatch.setattr(run, "run_core", core_that(broken))
-    assert run.bench(full=False, peers=[], json_path=tmp_path / "x.json", only="core") == 1
+    assert run.run_bench(Options(json_path=tmp_path / "x.json", only=("core",))) == 1
     assert "it broke" in capsys.readouterr().err
 
 
@@ -227,7 +229,7 @@ def test_an_unknown_part_is_refused_with_the_names_there_are(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A slip of the pen must not start a run of minutes."""
-    assert run.bench(full=False, peers=[], json_path=None, only="cores") == 2
+    assert run.run_bench(Options(only=("cores",))) == 2
     assert "overhead, core" in capsys.readouterr().err
 
 

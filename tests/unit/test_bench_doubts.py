@@ -1,6 +1,10 @@
 """Reasons to doubt a measurement are said, and only when there are any."""
 
-from gateway.bench.doubts import doubts, has_work
+from dataclasses import replace
+
+import pytest
+
+from gateway.bench.doubts import doubts, fell_short, has_work, missing_share
 from gateway.bench.figures import Run
 from gateway.bench.harness import Measurement
 from gateway.bench.scenarios import Scenario
@@ -29,7 +33,7 @@ def doubts_of(*runs: Run, one: Scenario = PLAIN, load_average: float = 0.0) -> l
 def test_a_clean_run_is_not_doubted() -> None:
     """Warnings that are always there are read by nobody."""
     assert doubts_of(run(result(requests=10))) == []
-    assert doubts_of(run(result(events=10_000)), one=STREAMS) == []
+    assert doubts_of(run(result(events=10_000, open_connections=200)), one=STREAMS) == []
 
 
 def test_errors_are_named_with_their_place() -> None:
@@ -72,26 +76,56 @@ def test_other_processes_are_summed_up_in_one_line() -> None:
 
 def test_missing_events_are_doubted() -> None:
     """CPU per event looks best at a rate that is not kept."""
-    found = doubts_of(run(result(events=8_000)), one=STREAMS)
+    found = doubts_of(run(result(events=8_000, open_connections=200)), one=STREAMS)
     assert found == [
-        "up to 20% of the events did not arrive in 1 of 1 runs, most in round 1, streams, nginx"
+        "up to 20% of what was asked for did not arrive in 1 of 1 runs, "
+        "most in round 1, streams, nginx"
     ]
+
+
+def test_requests_of_an_open_loop_that_did_not_come_back_are_doubted() -> None:
+    """Its latencies are those of a queue that grows as long as one measures."""
+    one = scenario("steady", connections=32, requests_per_s=500)
+    assert fell_short(one, run(result(requests=900)))
+    assert not fell_short(one, run(result(requests=990)))
+
+
+def test_streams_that_are_not_open_are_doubted() -> None:
+    """Memory per stream of half the streams is not the memory of all."""
+    one = scenario("streams", stream=True, connections=1_000)
+    assert missing_share(one, run(result(events=9, open_connections=600))) == pytest.approx(0.4)
+    assert not fell_short(one, run(result(events=9, open_connections=990)))
 
 
 def test_a_single_stream_has_no_pace_to_keep() -> None:
     """Its next request waits for the last one: fewer events than the pace are no fault."""
     single = scenario("single", stream=True, connections=1, events_per_s=1_000)
-    assert doubts_of(run(result(events=500)), one=single) == []
+    assert doubts_of(run(result(events=500, open_connections=1)), one=single) == []
 
 
 def test_clients_at_their_limit_are_doubted_in_streams_only() -> None:
     """Plain requests come in a closed loop that takes all it gets; a paced load should not."""
-    busy = run(result(events=10_000, requests=10, own_cpu_s=1.0), upstream_cpu_s=0.98)
+    load = result(events=10_000, requests=10, own_cpu_s=1.0, open_connections=200)
+    busy = run(load, upstream_cpu_s=0.98)
     assert doubts_of(busy, one=STREAMS) == [
         "engine and clients took up to 99% of a core in 1 of 1 runs, "
         "most in round 1, streams, nginx"
     ]
     assert doubts_of(busy, one=PLAIN) == []
+
+
+def test_with_a_core_for_each_the_busier_one_counts() -> None:
+    """Half a core each is no limit where they do not share one."""
+    rounds = [
+        {
+            STREAMS.name: run(
+                result(events=10_000, own_cpu_s=1.0, open_connections=200), upstream_cpu_s=1.2
+            )
+        }
+    ]
+    many = replace(machine(), cores=8)
+    assert doubts(plan(STREAMS), many, measurement(*rounds)) == []
+    assert len(doubts(plan(STREAMS), machine(), measurement(*rounds))) == 1
 
 
 def test_the_contenders_own_work_is_nobody_elses() -> None:

@@ -1,20 +1,16 @@
 """A whole small benchmark, with fake engines in the part of the gateways."""
 
-import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gateway.bench import __main__ as command_line
-from gateway.bench.contenders import PEERS, Contender, Site
-from gateway.bench.core_spec import CoreResult
-from gateway.bench.harness import DIRECT, Entrant, Harness, Measurement
-from gateway.bench.launch import Cores
+from gateway.bench.contenders import Contender, Site
+from gateway.bench.harness import Harness, Measurement
+from gateway.bench.launch import OWN_PATH, Cores
 from gateway.bench.load_spec import LoadSpec
-from gateway.bench.run import bench
 from gateway.bench.scenarios import Plan, Scenario
+from gateway.bench.targets import DIRECT, Entrant
 
 
 def answer_itself(program: str, site: Site) -> list[str]:
@@ -33,6 +29,7 @@ ANSWERS = Contender(
     prepare=answer_itself,
     install="",
     ready_path="/health",
+    python_path=OWN_PATH,
 )
 GIVES_UP = Contender(name="gives-up", binary=sys.executable, prepare=give_up, install="")
 PLAN = Plan(
@@ -126,63 +123,3 @@ def test_a_contender_runs_in_a_folder_of_the_run(tmp_path: Path) -> None:
 def test_progress_is_told_round_by_round(measured: Measurement, said: list[str]) -> None:
     """Two silent minutes look like a hang."""
     assert [line for line in said if line.startswith("round")] == ["round 1 of 2", "round 2 of 2"]
-
-
-def test_an_unknown_peer_is_a_wrong_argument(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A typo must be answered at once, not after two minutes without that peer."""
-    monkeypatch.chdir(tmp_path)
-    assert bench(full=False, peers=["ngnix"], json_path=None) == 2
-    assert "nginx, haproxy" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_whole_run_stores_its_results_and_skips_what_is_missing(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From the command to the file: what `make bench` does."""
-    monkeypatch.setattr("gateway.bench.run.FAIRGATE", ANSWERS)
-    monkeypatch.setattr("gateway.bench.run.quick_plan", lambda: replace(PLAN, rounds=1))
-    monkeypatch.setenv("BENCH_HAPROXY", str(tmp_path / "nowhere"))
-    path = tmp_path / "results" / "one.json"
-    core = CoreResult(runs={}, waiting_bytes=1_500.0)
-    monkeypatch.setattr("gateway.bench.run.run_core", lambda **_: core)
-    bench(full=False, peers=["haproxy"], json_path=path)
-    printed = capsys.readouterr()
-    assert "haproxy skipped" in printed.err
-    assert "apt-get install haproxy" in printed.err
-    assert "CPU per plain request" in printed.out
-    assert "memory per waiting request" in printed.out
-    stored = json.loads(path.read_text())
-    assert list(stored["programs"]) == ["answers"]
-    assert stored["core"]["waiting_bytes"] == 1_500.0
-    assert len(stored["rounds"]) == 1
-
-
-def test_the_command_line_offers_every_peer(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A contender that was added but can't be asked for was not added."""
-    monkeypatch.setattr(sys, "argv", ["bench", "--help"])
-    with pytest.raises(SystemExit):
-        command_line.main()
-    shown = capsys.readouterr().out
-    assert all(peer.name in shown for peer in PEERS)
-
-
-def test_the_command_line_passes_its_arguments_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """--full that is not full would be quoted as if it were."""
-    asked: list[dict[str, object]] = []
-
-    def remember(**arguments: object) -> int:
-        asked.append(arguments)
-        return 7
-
-    monkeypatch.setattr(command_line, "bench", remember)
-    words = "bench --full --peer nginx --peer smg --json a.json --only core"
-    monkeypatch.setattr(sys, "argv", words.split())
-    assert command_line.main() == 7
-    assert asked == [
-        {"full": True, "peers": ["nginx", "smg"], "json_path": Path("a.json"), "only": "core"}
-    ]

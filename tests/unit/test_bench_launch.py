@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.bench.launch import (
+    OWN_PATH,
     Cores,
     StartFailed,
     choose_cores,
@@ -76,14 +77,21 @@ def test_without_a_core_a_command_is_left_as_it_is() -> None:
 
 def test_the_callers_gateway_settings_do_not_reach_the_gateway() -> None:
     """A policy in the caller's environment would be measured without a word in the report."""
-    kept = environment({"PATH": "/bin", "FAIRGATE_LISTEN__PORT": "1", "fairgate_x": "1"})
+    inherited = {"PATH": "/bin", "FAIRGATE_LISTEN__PORT": "1", "fairgate_x": "1"}
+    kept = environment(inherited, python_path=OWN_PATH)
     assert set(kept) == {"PATH", "PYTHONPATH", "PYTHONSAFEPATH"}
     assert (Path(kept["PYTHONPATH"]) / "gateway" / "__init__.py").exists()
 
 
-def test_the_callers_python_path_is_kept() -> None:
+def test_the_callers_python_path_is_kept_for_our_own_processes() -> None:
     """Someone may run this from a checkout that is not installed."""
-    assert environment({"PYTHONPATH": "/somewhere"})["PYTHONPATH"].endswith(":/somewhere")
+    kept = environment({"PYTHONPATH": "/somewhere"}, python_path=["/build"])
+    assert kept["PYTHONPATH"] == "/build:/somewhere"
+
+
+def test_a_peer_does_not_see_the_callers_python_path() -> None:
+    """Our libraries in place of its own would be measured under its name."""
+    assert environment({"PATH": "/bin", "PYTHONPATH": "/ours"}) == {"PATH": "/bin"}
 
 
 def test_free_ports_are_ports() -> None:
@@ -143,7 +151,9 @@ def test_ready_is_when_it_answers_200(tmp_path: Path) -> None:
     """Load on a server that is still importing measures imports."""
     port = free_port()
     command = [sys.executable, "-m", "gateway.bench.upstream", "--port", str(port)]
-    with launched(command, folder=tmp_path, name="engine", core=None) as process:
+    with launched(
+        command, folder=tmp_path, name="engine", core=None, python_path=OWN_PATH
+    ) as process:
         wait_ready(process, port=port, path="/health", key="", log=tmp_path / "engine.log")
         measured = run_load(LoadSpec(port=port, warm_s=0.0, window_s=0.1), core=None)
     assert measured.requests > 0

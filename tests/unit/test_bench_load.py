@@ -1,58 +1,18 @@
-"""The load generator: against scripted answers, and against the fake engine for a moment."""
+"""The load generator against servers of this process, for a moment each."""
 
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, cast
 
 import pytest
 
-from gateway.bench.load import ERROR_KINDS_MAX, Client, Tally, run_load
+from gateway.bench.load import run_load
 from gateway.bench.load_spec import LoadSpec
-from gateway.bench.replies import DONE, LAST_CHUNK, STREAM_HEAD, chat_shape, plain
+from gateway.bench.replies import plain
 from gateway.bench.upstream import Pace, start
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-class FakeTransport:
-    """Keeps what is written; remembers whether it was cut."""
-
-    def __init__(self) -> None:
-        self.written: list[bytes] = []
-        self.is_aborted = False
-
-    def write(self, data: bytes) -> None:
-        """Keep it."""
-        self.written.append(data)
-
-    def abort(self) -> None:
-        """Remember it."""
-        self.is_aborted = True
-
-
-class Talk:
-    """One client, connected to a transport that answers what the test says."""
-
-    def __init__(self, *, stream: bool = False, events: int = 1) -> None:
-        self.tally = Tally()
-        self.tally.is_recording = True
-        self.transport = FakeTransport()
-        self.client = Client(LoadSpec(port=1, stream=stream, events=events), b"REQUEST", self.tally)
-        self.client.connection_made(cast("asyncio.Transport", cast("Any", self.transport)))
-
-    def answer(self, *pieces: bytes) -> None:
-        """Let bytes arrive."""
-        for piece in pieces:
-            self.client.data_received(piece)
-
-
-def whole_stream(events: int) -> bytes:
-    """All bytes of a stream."""
-    shape = chat_shape()
-    content = b"".join(shape.content(1) for _ in range(events))
-    return shape.opening + content + shape.finish + DONE + LAST_CHUNK
 
 
 @asynccontextmanager
@@ -63,127 +23,6 @@ async def answering(answer: Answer) -> AsyncIterator[int]:
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
-
-
-async def test_a_complete_answer_is_timed_and_asks_for_the_next() -> None:
-    """The closed loop is what keeps 32 requests in flight."""
-    talk = Talk()
-    talk.answer(plain("{}"))
-    talk.answer(plain("{}"))
-    assert talk.transport.written == [b"REQUEST"] * 3
-    assert len(talk.tally.latency_ns) == 2
-    assert talk.tally.in_flight == 1
-    assert not talk.tally.error_kinds
-
-
-async def test_an_answer_may_arrive_byte_by_byte() -> None:
-    """TCP promises no borders: a stamp or an end that is cut in two must be found all the same."""
-    talk = Talk(stream=True, events=3)
-    talk.answer(*(bytes([byte]) for byte in whole_stream(events=3)))
-    assert len(talk.tally.chunk_delay_ns) == 3
-    assert len(talk.tally.latency_ns) == 1
-    assert not talk.tally.error_kinds
-
-
-async def test_several_events_in_one_read_are_all_counted() -> None:
-    """A gateway may put into one write what arrived in one turn; the events are delivered."""
-    talk = Talk(stream=True, events=40)
-    talk.answer(whole_stream(events=40))
-    assert len(talk.tally.chunk_delay_ns) == 40
-    assert len(talk.tally.ttft_ns) == 1
-
-
-async def test_the_first_token_is_the_first_stamp_not_the_headers() -> None:
-    """A gateway that sends headers early would look faster than its tokens are."""
-    talk = Talk(stream=True)
-    talk.answer(STREAM_HEAD)
-    assert not talk.tally.ttft_ns
-    talk.answer(chat_shape().content(1))
-    talk.answer(chat_shape().content(2))
-    assert len(talk.tally.ttft_ns) == 1
-
-
-async def test_a_stream_without_its_end_is_an_error() -> None:
-    """A gateway that loses the last events would otherwise be praised for it."""
-    talk = Talk(stream=True)
-    talk.answer(STREAM_HEAD, chat_shape().content(1), LAST_CHUNK)
-    assert talk.tally.error_kinds == {"no [DONE]": 1}
-    assert talk.transport.is_aborted
-
-
-@pytest.mark.parametrize("arrived", [0, 3, 5])
-async def test_a_stream_with_another_number_of_events_is_an_error(arrived: int) -> None:
-    """A refusal told within a stream of status 200 would count as the fastest stream of all."""
-    talk = Talk(stream=True, events=4)
-    talk.answer(whole_stream(events=arrived))
-    assert talk.tally.error_kinds == {"events missing": 1}
-    assert not talk.tally.latency_ns
-
-
-@pytest.mark.parametrize("status", ["401 Unauthorized", "429 Too Many", "502 Bad Gateway"])
-async def test_another_status_is_an_error_by_its_number(status: str) -> None:
-    """Refusals are cheap: counted as answers they would lower the CPU per request."""
-    talk = Talk()
-    talk.answer(plain("{}", status=status))
-    assert talk.tally.error_kinds == {f"status {status[:3]}": 1}
-    assert not talk.tally.latency_ns
-
-
-async def test_a_connection_lost_in_the_middle_is_an_error_once() -> None:
-    """A crash of the gateway must not pass as an end of the run."""
-    talk = Talk(stream=True)
-    talk.answer(STREAM_HEAD, chat_shape().content(1))
-    talk.client.connection_lost(None)
-    assert talk.tally.error_kinds == {"connection lost": 1}
-    assert talk.tally.in_flight == 0
-    assert talk.client.closed.done()
-
-
-async def test_bytes_that_are_not_http_are_an_error_once() -> None:
-    """Garbage after garbage must not count the same request twice."""
-    talk = Talk()
-    talk.answer(b"\x00\x01\x02\r\n\r\n", b"\x00\x01\x02\r\n\r\n")
-    talk.client.connection_lost(None)
-    assert sum(talk.tally.error_kinds.values()) == 1
-    assert talk.tally.in_flight == 0
-
-
-async def test_a_server_that_closes_after_its_answer_is_no_error() -> None:
-    """Some proxies end a connection after so many requests; that is HTTP, not a failure."""
-    talk = Talk()
-    talk.answer(plain("{}").replace(b"server:", b"connection: close\r\nserver:"))
-    assert talk.transport.is_aborted
-    talk.client.connection_lost(None)
-    assert not talk.tally.error_kinds
-    assert len(talk.tally.latency_ns) == 1
-
-
-async def test_nothing_is_sent_once_the_run_is_over() -> None:
-    """Requests after the window would be cut off, and show up as errors of the gateway."""
-    talk = Talk()
-    talk.tally.is_stopping = True
-    talk.answer(plain("{}"))
-    assert talk.transport.written == [b"REQUEST"]
-    assert talk.transport.is_aborted
-
-
-async def test_nothing_counts_outside_the_window() -> None:
-    """The first requests pay for imports and connections, and are not what is asked about."""
-    talk = Talk()
-    talk.tally.is_recording = False
-    talk.answer(plain("{}"), plain("{}", status="500 Oops"))
-    assert not talk.tally.latency_ns
-    assert not talk.tally.error_kinds
-
-
-def test_kinds_of_errors_are_bounded() -> None:
-    """A gateway that invents statuses must not fill the report."""
-    tally = Tally()
-    tally.is_recording = True
-    for status in range(2 * ERROR_KINDS_MAX):
-        tally.count_error(f"status {status}")
-    assert len(tally.error_kinds) == ERROR_KINDS_MAX + 1
-    assert sum(tally.error_kinds.values()) == 2 * ERROR_KINDS_MAX
 
 
 async def test_load_and_engine_fit_together() -> None:
@@ -226,6 +65,33 @@ async def test_plain_requests_and_engine_fit_together() -> None:
     assert measured.open_connections == 4
     assert measured.latency_us is not None
     assert measured.latency_us.p50 <= measured.latency_us.p99
+
+
+async def test_an_open_loop_keeps_its_rate() -> None:
+    """A rate that follows the gateway's speed hides its queue."""
+    server = await start(0, Pace())
+    port = server.sockets[0].getsockname()[1]
+    spec = LoadSpec(port=port, connections=4, requests_per_s=200, warm_s=0.05, window_s=0.3)
+    async with server:
+        measured = await run_load(spec)
+    assert measured.errors == 0
+    # At most what the rate allows; a busy machine delivers less.
+    assert 10 < measured.requests < 1.5 * 60
+
+
+async def test_memory_is_looked_at_with_one_client_alone() -> None:
+    """From one stream to a thousand: what the first one costs is no stream's."""
+    server = await start(0, Pace())
+    port = server.sockets[0].getsockname()[1]
+    spec = LoadSpec(
+        port=port, connections=3, alone_s=0.05, warm_s=0.05, window_s=0.05, watch=str(os.getpid())
+    )
+    async with server:
+        measured = await run_load(spec)
+    usage = measured.watched[str(os.getpid())]
+    assert usage.rss_bytes >= usage.rss_alone_bytes * 0.5
+    assert usage.rss_alone_bytes > 0
+    assert measured.open_connections == 3
 
 
 async def test_a_port_where_nobody_listens_is_an_error_for_each_try() -> None:

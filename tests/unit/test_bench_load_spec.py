@@ -15,7 +15,10 @@ FULL = LoadSpec(
     stream=True,
     events=64,
     events_per_s=5_000.0,
+    events_per_write=4,
+    requests_per_s=500.0,
     upstream_port=9001,
+    alone_s=0.75,
     ramp_s=1.0,
     warm_s=0.25,
     window_s=3.0,
@@ -63,7 +66,16 @@ def test_a_port_is_required(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"connections": 0}, {"events": 0}, {"window_s": -1.0}, {"events_per_s": -5.0}]
+    "wrong",
+    [
+        {"connections": 0},
+        {"events": 0},
+        {"events_per_write": 0},
+        {"window_s": -1.0},
+        {"alone_s": -1.0},
+        {"events_per_s": -5.0},
+        {"requests_per_s": -5.0},
+    ],
 )
 def test_a_load_without_sense_is_refused(wrong: dict[str, Any]) -> None:
     """A run that can only measure nothing should say so at once."""
@@ -73,8 +85,19 @@ def test_a_load_without_sense_is_refused(wrong: dict[str, Any]) -> None:
 
 def test_the_rate_of_all_streams_sets_the_pace_of_one() -> None:
     """200 streams at 5,000 events a second are 40 ms between two events of a stream."""
-    assert FULL.interval_us == 40_000
+    assert replace(FULL, events_per_write=1).interval_us == 40_000
     assert LoadSpec(port=1).interval_us == 0
+
+
+def test_several_events_a_write_keep_the_rate() -> None:
+    """Otherwise four events a write would be four times the load that the report names."""
+    assert FULL.events_per_write == 4
+    assert FULL.interval_us == 160_000
+
+
+def test_a_run_is_as_long_as_all_its_parts() -> None:
+    """A process that is given less time than its load takes is killed before it reports."""
+    assert FULL.length_s == 0.75 + 1.0 + 0.25 + 3.0
 
 
 def test_watched_pids_are_numbers() -> None:

@@ -1,6 +1,7 @@
 """The report: medians of rounds, comparisons, and what it stores."""
 
 import json
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -8,9 +9,11 @@ from rich.console import Console
 
 from gateway.bench import scenarios
 from gateway.bench.contenders import FAIRGATE
-from gateway.bench.figures import CPU_PER_EVENT, CPU_PER_REQUEST, FIGURES, Run
-from gateway.bench.harness import DIRECT, Measurement
-from gateway.bench.report import Report, as_json, comparisons, rendered
+from gateway.bench.figures import CPU_PER_EVENT_5K, CPU_PER_REQUEST, FIGURES, Run
+from gateway.bench.harness import Measurement
+from gateway.bench.report import Report, as_json
+from gateway.bench.tables import SCALED, rendered
+from gateway.bench.targets import DIRECT
 from tests.support.bench_runs import machine, plan, quantiles, result, run, scenario, usage
 
 ONE = scenarios.ONE_CLIENT
@@ -29,7 +32,9 @@ def of_cpu(us_per_request: float, us_per_event: float) -> dict[str, Run]:
     """Runs of a contender that costs this much."""
     return {
         MANY: run(result(requests=1_000), contender=usage(us_per_request / 1e3)),
-        STREAMS: run(result(events=1_000), contender=usage(us_per_event / 1e3)),
+        STREAMS: run(
+            result(events=1_000, open_connections=200), contender=usage(us_per_event / 1e3)
+        ),
     }
 
 
@@ -37,16 +42,17 @@ def report_of(*rounds: dict[str, dict[str, Run]], programs: tuple[str, ...] = ()
     """A report over these rounds, each by target and scenario."""
     return Report(
         machine=machine(),
-        plan=plan(scenario(ONE), rounds=len(rounds)),
+        plan=plan(*map(scenario, scenarios.SCENARIOS), rounds=len(rounds)),
+        log_level="info",
         programs=dict.fromkeys((FAIRGATE.name, *programs), "1.0"),
         measured=Measurement(rounds=list(rounds)),
     )
 
 
 def text_of(report: Report) -> str:
-    """What a terminal of 160 columns would show."""
+    """What a terminal of 200 columns would show."""
     out = StringIO()
-    Console(file=out, width=160).print(rendered(report))
+    Console(file=out, width=200).print(rendered(report))
     return out.getvalue()
 
 
@@ -78,14 +84,56 @@ def test_a_round_without_the_figure_is_left_out() -> None:
     assert report.median_of(CPU_PER_REQUEST, "fairgate") is None
 
 
-def test_the_table_has_targets_values_and_dashes() -> None:
+def row_of(text: str, title: str) -> list[str]:
+    """The cells behind a figure's title."""
+    row = next(line for line in text.splitlines() if title in line)
+    return [cell.strip() for cell in row.split("│")[2:-1]]
+
+
+def test_the_table_has_targets_values_verdicts_and_dashes() -> None:
     """It is what `make bench` prints."""
-    text = text_of(report_of({"fairgate": of_cpu(80.0, 30.0)}))
-    row = next(line for line in text.splitlines() if CPU_PER_REQUEST.title in line)
-    assert [cell.strip() for cell in row.split("│")[2:-1]] == ["us", "120", "72", "-", "80"]
+    text = text_of(report_of({"fairgate": of_cpu(80.0, 33.0)}))
+    assert row_of(text, CPU_PER_REQUEST.title) == ["us", "120", "72", "-", "80", "met"]
+    assert row_of(text, CPU_PER_EVENT_5K.title) == ["us", "32", "24", "-", "33", "not met"]
     assert all(figure.title in text for figure in FIGURES)
     assert "Imaginary 1" in text
     assert "python 3.11.7" in text
+    assert "log level info" in text
+
+
+def test_figures_of_scenarios_that_were_not_asked_for_are_left_out() -> None:
+    """Twenty rows of dashes hide the one that was measured."""
+    report = replace(report_of({}), plan=plan(scenario(ONE)))
+    assert {figure.scenario for figure in report.figures} == {ONE}
+
+
+def test_with_nginx_the_figures_are_scaled_and_said_to_be() -> None:
+    """Targets in microseconds say nothing on a machine of another speed; nginx is the yardstick."""
+    report = report_of(
+        {"fairgate": of_cpu(200.0, 30.0), "nginx": of_cpu(34.0, 26.25)}, programs=("nginx",)
+    )
+    text = text_of(report)
+    cells = row_of(text, CPU_PER_REQUEST.title)
+    assert cells == ["us", "120", "72", "-", "200", "not met", "100", "met", "34"]
+    assert row_of(text, CPU_PER_EVENT_5K.title)[4:8] == ["30", "met", "20", "stretch"]
+    assert f"{SCALED}: not measured" in text
+    assert "2.00 times for a request, 1.50 times for an event at 5k/s" in text
+
+
+def test_without_nginx_nothing_is_scaled() -> None:
+    """A factor from nowhere would make any figure good."""
+    text = text_of(report_of({"fairgate": of_cpu(80.0, 30.0)}))
+    assert SCALED not in text
+    assert "machine factor" not in text
+
+
+def test_a_figure_for_which_less_arrived_than_asked_is_marked() -> None:
+    """CPU per event looks best at a rate that is not kept."""
+    short = scenario(STREAMS, stream=True, connections=200, events_per_s=5_000)
+    report = replace(report_of({"fairgate": of_cpu(80.0, 30.0)}), plan=plan(short))
+    assert row_of(text_of(report), CPU_PER_EVENT_5K.title)[4] == "30*"
+    assert report.is_short(CPU_PER_EVENT_5K, "fairgate")
+    assert not report.is_short(CPU_PER_EVENT_5K, "nginx")
 
 
 def test_small_and_large_numbers_stay_readable() -> None:
@@ -100,26 +148,36 @@ def test_each_peer_is_compared_with_the_gateway() -> None:
     report = report_of(
         {"fairgate": of_cpu(100.0, 30.0), "smg": of_cpu(200.0, 27.0)}, programs=("smg",)
     )
-    assert comparisons(report) == [
-        "smg needs 2.00 times the CPU per request and 0.90 times the CPU per event at 5k/s"
-    ]
+    assert report.ratio(CPU_PER_REQUEST, "smg") == pytest.approx(2.0)
+    assert report.ratio(CPU_PER_EVENT_5K, "smg") == pytest.approx(0.9)
+    ratios = text_of(report).partition("how many times")[2]
+    assert row_of(ratios, CPU_PER_REQUEST.title) == ["2.00"]
+    assert row_of(ratios, CPU_PER_EVENT_5K.title) == ["0.90"]
 
 
 def test_a_peer_without_figures_is_not_compared() -> None:
     """A ratio to nothing would be a crash after minutes of measuring."""
     report = report_of({"fairgate": of_cpu(100.0, 30.0), "smg": {}}, programs=("smg",))
-    assert comparisons(report) == []
+    assert report.ratio(CPU_PER_REQUEST, "smg") is None
+    assert "how many times" not in text_of(report)
 
 
-def test_the_machine_is_put_beside_the_one_of_the_targets() -> None:
-    """Targets in microseconds say nothing on a machine of another speed; nginx is the yardstick."""
-    report = report_of(
-        {"fairgate": of_cpu(100.0, 30.0), "nginx": of_cpu(34.0, 26.25)}, programs=("nginx",)
-    )
-    assert comparisons(report)[0] == (
-        "this machine: nginx needs 2.00 times the CPU per request and 1.50 times the CPU per event"
-        " of the machine on which the targets were set"
-    )
+def test_a_difference_below_nothing_has_no_ratio() -> None:
+    """Minus three times as fast is not a claim."""
+    runs = {
+        DIRECT: {ONE: of_latency(100.0)},
+        "fairgate": {ONE: of_latency(150.0, contender=True)},
+        "smg": {ONE: of_latency(90.0, contender=True)},
+    }
+    assert report_of(runs, programs=("smg",)).ratio(LATENCY, "smg") is None
+
+
+def test_versions_are_told_with_the_figures() -> None:
+    """A figure without its version cannot be compared with next year's."""
+    report = replace(report_of({}), programs={"fairgate": "0.1 (compiled)", "smg": "1.13.0"})
+    text = text_of(report)
+    assert "0.1 (compiled)" in text
+    assert "1.13.0" in text
 
 
 def test_a_measurement_is_sound_when_every_scenario_ran_without_error() -> None:
@@ -127,10 +185,10 @@ def test_a_measurement_is_sound_when_every_scenario_ran_without_error() -> None:
     good = {"fairgate": {ONE: of_latency(1.0, contender=True)}}
     failed = {"fairgate": {ONE: run(result(requests=5, error_kinds={"status 500": 1}))}}
     silent = {"fairgate": {ONE: run(result())}}
-    assert report_of(good, good).is_sound
-    assert not report_of(good, failed).is_sound
-    assert not report_of(good, silent).is_sound
-    assert not report_of(good, {}).is_sound
+    whole = plan(scenario(ONE), rounds=2)
+    assert replace(report_of(good, good), plan=whole).is_sound
+    for other in (failed, silent, {}):
+        assert not replace(report_of(good, other), plan=whole).is_sound
 
 
 def test_doubts_are_printed_below_the_table() -> None:
@@ -145,9 +203,11 @@ def test_the_json_keeps_every_round_and_run() -> None:
     stored = json.loads(json.dumps(as_json(report_of(*rounds), when="2025-11-29T21:00:00+00:00")))
     first = next(one for one in stored["figures"] if one["key"] == CPU_PER_REQUEST.key)
     assert first["target"] == 120
+    assert first["verdict"] == "met"
+    assert first["scaled_to_reference"] is None
     assert first["medians"] == {DIRECT: None, "fairgate": pytest.approx(100.0)}
     assert first["rounds"]["fairgate"] == pytest.approx([100.0, 110.0, 90.0])
     assert stored["rounds"][1]["fairgate"][MANY]["load"]["requests"] == 1_000
     assert stored["machine"]["processor"] == "Imaginary 1"
     assert stored["programs"] == {"fairgate": "1.0"}
-    assert {one["key"] for one in stored["figures"]} >= {CPU_PER_EVENT.key}
+    assert {one["key"] for one in stored["figures"]} >= {CPU_PER_EVENT_5K.key}

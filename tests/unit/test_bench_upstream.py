@@ -4,11 +4,13 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
-from typing import Any
+from itertools import pairwise
+from typing import Any, cast
 
 import pytest
 
-from gateway.bench.upstream import BODY_BYTES_MAX, Pace, start
+from gateway.bench.ticker import Ticker
+from gateway.bench.upstream import BODY_BYTES_MAX, Engine, Pace, start
 
 FAST = Pace(interval_us=1_000)
 WAIT_S = 10.0
@@ -121,6 +123,19 @@ async def test_a_stream_has_as_many_events_as_tokens_were_asked_for(
     assert len(chunks) == events + 3
 
 
+@pytest.mark.parametrize("events", [1, 4, 9])
+async def test_several_events_may_leave_in_one_write(engine: FakeEngine, events: int) -> None:
+    """Engines send what a step made together; the count of events stays what was asked for."""
+    caller = await engine.caller()
+    assert (await caller.call("/bench/pace?interval_us=1000&events_per_write=4"))[0] == 200
+    chunks = await caller.stream(messages=[], max_tokens=events)
+    found = [re.search(rb"@T(\d+)@", chunk) for chunk in chunks]
+    stamps = [match[1] for match in found if match is not None]
+    assert len(stamps) == events
+    assert len(set(stamps)) == -(-events // 4)
+    assert chunks[-1] == b"data: [DONE]\n\n"
+
+
 async def test_usage_comes_only_when_asked_for(engine: FakeEngine) -> None:
     """A gateway that must strip the chunk it asked for itself is measured doing so."""
     caller = await engine.caller()
@@ -175,7 +190,10 @@ async def test_a_delayed_answer_waits_and_is_counted(engine: FakeEngine) -> None
     assert await looking.running() == 0
 
 
-@pytest.mark.parametrize("query", ["", "interval_us=0", "interval_us=x", "delay_us=5"])
+@pytest.mark.parametrize(
+    "query",
+    ["", "interval_us=0", "interval_us=x", "delay_us=5", "interval_us=5&events_per_write=0"],
+)
 async def test_a_pace_that_is_none_is_refused(engine: FakeEngine, query: str) -> None:
     """A typo in a load would silently be measured at some other rate."""
     assert (await (await engine.caller()).call(f"/bench/pace?{query}"))[0] == 400
@@ -247,9 +265,29 @@ def test_in_a_burst_all_streams_share_the_beat(due_ns: int, expected_ns: int) ->
     assert Pace(interval_us=2_000, is_burst=True).next_ns(due_ns) == expected_ns
 
 
+def test_streams_that_start_together_are_set_apart() -> None:
+    """Events of all streams at one instant are a load of bursts, whatever its rate."""
+    pace = Pace(interval_us=10_000)
+    engine = Engine(pace, cast("Ticker", None))
+    seconds_ns = sorted(pace.second_ns(0, engine.next_phase()) for _ in range(100))
+    gaps_ns = [later - sooner for sooner, later in pairwise(seconds_ns)]
+    assert 5_000_000 <= seconds_ns[0] < seconds_ns[-1] < 15_000_000
+    assert max(gaps_ns) < 300_000
+
+
+def test_the_mean_of_all_phases_is_one_interval() -> None:
+    """A shift on average would be another rate than the one that was asked for."""
+    pace = Pace(interval_us=10_000)
+    engine = Engine(pace, cast("Ticker", None))
+    mean_ns = sum(pace.second_ns(0, engine.next_phase()) for _ in range(1_000)) / 1_000
+    assert mean_ns == pytest.approx(10_000_000, rel=0.01)
+
+
 def test_a_pace_without_sense_is_a_mistake() -> None:
     """An interval of zero would be an endless turn of the loop."""
     with pytest.raises(AssertionError):
         Pace(interval_us=0)
     with pytest.raises(AssertionError):
         Pace(delay_us=-1)
+    with pytest.raises(AssertionError):
+        Pace(events_per_write=0)

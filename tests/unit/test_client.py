@@ -10,7 +10,6 @@ from gateway.upstream import client as client_module
 from gateway.upstream.client import IDLE_CONNECTIONS_MAX, IDLE_S_MAX, EngineClient
 from gateway.upstream.connection import Answer, UpstreamBrokenError
 from gateway.upstream.replicas import ReplicaAddress
-from tests.support.gateway import eventually
 from tests.support.scripted import CHUNKED_HEAD, ScriptedServer, chunk, plain, scripted_server
 
 
@@ -237,7 +236,10 @@ async def test_the_idle_pool_has_a_bound(
     for _ in range(4):
         server.will(plain(b"a"))
     await asyncio.gather(*(exchange(client) for _ in range(4)))
-    await eventually(lambda: server.ended.qsize() == 2, 5)
+    for _ in range(2):
+        await asyncio.wait_for(server.ended.get(), 5)
+    await asyncio.sleep(0.01)
+    assert server.ended.empty()
 
 
 async def test_nobody_listening_is_told_at_once() -> None:

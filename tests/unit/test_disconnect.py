@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.api.disconnect import ClientLeftError, cancelled_when_client_leaves
+from gateway.api.disconnect import ClientLeftError, Departure, cancelled_when_client_leaves
 from tests.support.admitting import Gated, steps
 from tests.support.jumping import run_jumping
 
@@ -16,12 +16,21 @@ STEPS = range(16)
 class Client:
     """The other end of the connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_told: bool) -> None:
+        """`is_told`: the server tells of its departure, so that nobody need watch."""
         self._messages: asyncio.Queue[MutableMapping[str, Any]] = asyncio.Queue()
+        self.departure = Departure() if is_told else None
         self.is_watched = False
+
+    @property
+    def stays(self) -> cancelled_when_client_leaves:
+        """The block under test."""
+        return cancelled_when_client_leaves(self.receive, self.departure)
 
     def leave(self) -> None:
         """It closes the connection."""
+        if self.departure is not None:
+            self.departure.happened()
         self._messages.put_nowait({"type": "http.disconnect"})
 
     def say(self) -> None:
@@ -40,17 +49,18 @@ class Client:
 def run(main: Callable[[Client, "asyncio.Task[Any]"], Any]) -> None:
     """Run `main` with a client and its own task; nothing of the watch may be left after it."""
 
-    async def whole() -> None:
+    async def whole(*, is_told: bool) -> None:
         task = asyncio.current_task()
         assert task is not None
-        client = Client()
+        client = Client(is_told=is_told)
         await main(client, task)
         assert task.cancelling() == 0
         await asyncio.sleep(0)  # a stray cancellation would strike here
         assert not client.is_watched
         assert asyncio.all_tasks() == {task}
 
-    run_jumping(whole())
+    for is_told in (False, True):
+        run_jumping(whole(is_told=is_told))
 
 
 def test_a_client_that_leaves_ends_the_block() -> None:
@@ -59,7 +69,7 @@ def test_a_client_that_leaves_ends_the_block() -> None:
     async def main(client: Client, task: "asyncio.Task[Any]") -> None:
         asyncio.get_running_loop().call_later(5.0, client.leave)
         with pytest.raises(ClientLeftError):
-            async with cancelled_when_client_leaves(client.receive):
+            async with client.stays:
                 await asyncio.sleep(3600.0)
         assert asyncio.get_running_loop().time() == 5.0
 
@@ -71,10 +81,10 @@ def test_a_client_that_stays_changes_nothing() -> None:
 
     async def main(client: Client, task: "asyncio.Task[Any]") -> None:
         client.say()
-        async with cancelled_when_client_leaves(client.receive):
+        async with client.stays:
             client.say()
             await asyncio.sleep(1.0)
-            assert client.is_watched
+            assert client.is_watched is (client.departure is None)
         client.leave()
 
     run(main)
@@ -86,7 +96,7 @@ def test_a_client_that_had_left_before_ends_the_block_at_its_first_wait() -> Non
     async def main(client: Client, task: "asyncio.Task[Any]") -> None:
         client.leave()
         with pytest.raises(ClientLeftError):
-            async with cancelled_when_client_leaves(client.receive):
+            async with client.stays:
                 await asyncio.sleep(3600.0)
 
     run(main)
@@ -97,7 +107,7 @@ def test_a_block_that_never_waits_is_not_ended() -> None:
 
     async def main(client: Client, task: "asyncio.Task[Any]") -> None:
         client.leave()
-        async with cancelled_when_client_leaves(client.receive):
+        async with client.stays:
             pass
 
     run(main)
@@ -115,12 +125,13 @@ def test_a_client_that_leaves_in_the_last_step_leaves_no_cancellation_behind(
         async def both() -> None:
             if leaves_first:
                 client.leave()
-            done.set_result(None)
+            if not done.done():
+                done.set_result(None)
             client.leave()
 
         other = asyncio.get_running_loop().create_task(both())
         try:
-            async with cancelled_when_client_leaves(client.receive):
+            async with client.stays:
                 await done
         except ClientLeftError:
             pass
@@ -134,7 +145,7 @@ def test_a_block_that_swallows_the_cancellation_leaves_none_behind() -> None:
 
     async def main(client: Client, task: "asyncio.Task[Any]") -> None:
         client.leave()
-        async with cancelled_when_client_leaves(client.receive):
+        async with client.stays:
             try:
                 await asyncio.sleep(3600.0)
             except asyncio.CancelledError:
@@ -148,7 +159,7 @@ def test_an_error_of_the_block_passes() -> None:
 
     async def main(client: Client, task: "asyncio.Task[Any]") -> None:
         async def refuse() -> None:
-            async with cancelled_when_client_leaves(client.receive):
+            async with client.stays:
                 await asyncio.sleep(0)
                 raise ValueError("refused")
 
@@ -166,14 +177,14 @@ def test_a_cancellation_from_elsewhere_is_never_taken_for_a_client_that_left(
 
     async def main(client: Client, task: "asyncio.Task[Any]") -> None:
         async def serve() -> None:
-            async with cancelled_when_client_leaves(client.receive):
+            async with client.stays:
                 await asyncio.sleep(3600.0)
 
         serving = asyncio.get_running_loop().create_task(serve())
         await steps(3)
         if also_leaves:
             client.leave()
-            await steps(1)
+            await steps(1 if client.departure is None else 0)
         serving.cancel()
         await asyncio.wait([serving])
         assert serving.cancelled()
@@ -186,7 +197,7 @@ def test_a_timeout_around_it_works() -> None:
 
     async def main(client: Client, task: "asyncio.Task[Any]") -> None:
         async def serve() -> None:
-            async with asyncio.timeout(2.0), cancelled_when_client_leaves(client.receive):
+            async with asyncio.timeout(2.0), client.stays:
                 await asyncio.sleep(3600.0)
 
         with pytest.raises(TimeoutError):
@@ -208,7 +219,7 @@ def test_leaving_at_any_step_frees_the_slot(step: int, waits: bool) -> None:
 
         async def serve() -> str:
             try:
-                async with cancelled_when_client_leaves(client.receive), gated.admitted():
+                async with client.stays, gated.admitted():
                     await steps(4)
             except ClientLeftError:
                 return "left"

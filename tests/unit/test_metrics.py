@@ -247,7 +247,7 @@ def test_the_log_line_is_the_record_as_json(caplog: pytest.LogCaptureFixture) ->
     (line,) = caplog.messages
     assert "\n" not in line
     assert orjson.loads(line) == {
-        name: getattr(settled, name) for name in SettledRequest.__dataclass_fields__
+        name: getattr(settled, name) for name in SettledRequest.__struct_fields__
     }
 
 

@@ -5,10 +5,11 @@ import pytest
 from gateway.core.messages import Usage
 from gateway.upstream.sse import (
     PARTIAL_EVENT_BYTES_MAX,
+    RESPONSE_TAIL_BYTES,
     TAIL_BYTES,
+    Events,
     PlainMeter,
     StreamMeter,
-    usage_in,
 )
 
 EVENT = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
@@ -50,6 +51,9 @@ def metered(*chunks: bytes) -> StreamMeter:
          b'{"type": "error", "error": {}}'),
         (b'data: {"choices":[{"delta":{"content":"error"}}]}\n\n', 1, False, None),
         (b'data: {"choices":[],"error":null}\n\n', 1, False, None),
+        (b'data: {"error":null,"choices":[]}\n\n', 1, False, None),
+        (b'data: {"error":"Unauthorized"}\n\n', 0, False, b'{"error":"Unauthorized"}'),
+        (b'data: {"text":"x"}\n\n', 1, False, None),
         (b'data: {"choices":[{"delta":{"content":"[DONE]"}}]}\n\n', 1, False, None),
         (b"data: {\ndata: }\n\n", 1, False, None),
         (b"database: 1\n\ndat: 2\n\n", 0, False, None),
@@ -114,26 +118,15 @@ def test_an_endless_event_is_not_held() -> None:
     assert meter.is_done
 
 
-@pytest.mark.parametrize(
-    ("text", "usage"),
-    [
-        (b'{"usage":{"prompt_tokens":1,"total_tokens":1}}', Usage(prompt_tokens=1)),
-        (b'{"usage":{}}', Usage()),
-        (b'{"usage":null}', None),
-        (b'{"usage": {"input_tokens": 3, "output_tokens": 4}}',
-         Usage(prompt_tokens=3, output_tokens=4)),
-        (b'{"usage":{"prompt_tokens":5,"completion_tokens":6,'
-         b'"prompt_tokens_details":{"cached_tokens":2}}}',
-         Usage(prompt_tokens=5, output_tokens=6, cached_tokens=2)),
-        (b'{"usage":{"prompt_tokens":5,"prompt_tokens_details":{"cached_tokens":null}}}',
-         Usage(prompt_tokens=5)),
-        (b'{"content":"\\"usage\\":{\\"prompt_tokens\\":9}"}', None),
-        (b"", None),
-    ],
-)  # fmt: skip
-def test_usage_is_read_in_the_forms_that_engines_write(text: bytes, usage: Usage | None) -> None:
-    """Where it is missed the user is charged by an estimate."""
-    assert usage_in(text) == usage
+@pytest.mark.parametrize("kind", list(Events))
+def test_an_endless_event_of_any_kind_is_let_go(kind: Events) -> None:
+    """Nor may the next event be lost because of it."""
+    meter = StreamMeter(Clock(), lambda: None, kind)
+    meter.feed(b"event: x\ndata: " + b"x" * PARTIAL_EVENT_BYTES_MAX)
+    assert meter._partial == b""
+    meter.feed(b"\n\n")
+    meter.feed(EVENT[:20])
+    assert meter._partial == EVENT[:20]
 
 
 def test_a_plain_answer_holds_no_more_than_its_tail() -> None:
@@ -148,3 +141,13 @@ def test_a_plain_answer_holds_no_more_than_its_tail() -> None:
     assert meter.usage == Usage(prompt_tokens=8)
     assert (meter.first_at, meter.last_at) == (10.0, 110.0)
     assert meter.size == 100 * 13_000 + 47
+
+
+def test_tools_of_the_client_do_not_pose_as_usage() -> None:
+    """SGLang repeats them after the usage; a schema may say what it likes."""
+    tools = b'"tools":[{"parameters":{"usage":{"input_tokens":0,"output_tokens":1}}}]'
+    padding = b'"instructions":"%b"' % (b"x" * TAIL_BYTES)
+    body = b'{"usage":{"input_tokens":7,"output_tokens":9},%b,%b}' % (tools, padding)
+    meter = PlainMeter(Clock(), tail_bytes=RESPONSE_TAIL_BYTES)
+    meter.feed(body)
+    assert meter.usage == Usage(prompt_tokens=7, output_tokens=9)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from gateway.api.relay import Relay
-from gateway.api.watch import cut_stalled, progress, watch
+from gateway.api.watch import cut_stalled, give_up_stalled, progress, watch
 from gateway.core.messages import Progressed
 from tests.support.jumping import run_jumping
 
@@ -18,6 +18,14 @@ class Open:
     replica: str = "gpu0"
     output_tokens: int = 0
     writing_since: float | None = None
+    silent_since: float | None = None
+    has_begun: bool = False
+    given_up: bool = False
+
+    def give_up(self, task: "asyncio.Task[None]") -> None:
+        """As `Exchange.give_up`."""
+        self.given_up = True
+        task.cancel()
 
 
 @dataclass
@@ -77,13 +85,48 @@ def test_only_a_client_that_took_nothing_for_too_long_is_cut_off() -> None:
     run_jumping(main())
 
 
+def test_an_engine_is_judged_by_all_that_is_known_of_its_request() -> None:
+    """A prompt that is computed, a stream that fell silent, and a slow client are three things."""
+
+    async def main() -> None:
+        carrier = Carrier()
+        opened = {
+            "stalled": Open("stalled", silent_since=3.0, has_begun=True),
+            "alive": Open("alive", silent_since=9.0),
+            "slow client": Open("slow client", writing_since=1.0),
+            "queued": Open("queued"),
+        }
+        for each in opened.values():
+            carrier.carry(each)
+        carrier.open[Open("nobody", silent_since=0.0)] = None
+        asked: list[tuple[str, float, bool, float]] = []
+
+        def judge(request_id: str, *, silent_since: float, has_begun: bool, now: float) -> bool:
+            asked.append((request_id, silent_since, has_begun, now))
+            return request_id == "stalled"
+
+        give_up_stalled(carrier.relay, judge, 13.0)
+        assert asked == [("stalled", 3.0, True, 13.0), ("alive", 9.0, False, 13.0)]
+        assert [name for name, each in opened.items() if each.given_up] == ["stalled"]
+        for task in carrier.open.values():
+            if task is not None:
+                task.cancel()
+
+    run_jumping(main())
+
+
 def test_the_walk_goes_round_once_a_second_until_it_is_cancelled() -> None:
     """One timer, however many streams are open."""
+
+    def is_stalled(request_id: str, *, silent_since: float, has_begun: bool, now: float) -> bool:
+        return now - silent_since > 2.0
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
         carrier = Carrier()
         stalled = carrier.carry(Open("a", output_tokens=1, writing_since=0.0))
+        silent = Open("b", silent_since=0.5)
+        carrier.carry(silent)
         told: list[tuple[float, Progressed]] = []
         walking = loop.create_task(
             watch(
@@ -91,13 +134,16 @@ def test_the_walk_goes_round_once_a_second_until_it_is_cancelled() -> None:
                 tell=lambda event: told.append((loop.time(), event)),
                 clock=loop.time,
                 client_stall_s=2.5,
+                is_stalled=is_stalled,
             )
         )
         await asyncio.sleep(2.5)
         assert [instant for instant, _ in told] == [1.0, 2.0]
         assert not stalled.done()
+        assert not silent.given_up
         await asyncio.sleep(1.0)
         assert stalled.cancelled()
+        assert silent.given_up
         walking.cancel()
         await asyncio.wait([walking])
         assert walking.cancelled()

@@ -2,18 +2,32 @@
 
 import asyncio
 import json
-from collections import deque
-from collections.abc import MutableMapping
-from typing import Any
 
 import orjson
 import pytest
 
 from gateway.api.disconnect import ClientLeftError
-from gateway.api.routes import CHAT, COMPLETIONS, EMBEDDINGS, Route
-from gateway.api.wire import PARSE_OFF_LOOP_BYTES, Call, parse, read_body, renamed, with_priority
+from gateway.api.routes import (
+    CHAT,
+    COMPLETIONS,
+    COUNT_TOKENS,
+    EMBEDDINGS,
+    MESSAGES,
+    RESPONSES,
+    ROUTES,
+    Route,
+)
+from gateway.api.wire import (
+    MEMBERS_MAX,
+    Call,
+    parse,
+    read_body,
+    rewritten,
+)
 from gateway.errors import BadRequestError, BodyTooLargeError
+from tests.support.sending import Sending
 
+RERANK, SCORE = ROUTES["/rerank"], ROUTES["/score"]
 WRONG: dict[str, list[object]] = {
     "model": [1, [], {}, True],
     "stream": ["true", 1, 0, []],
@@ -22,6 +36,8 @@ WRONG: dict[str, list[object]] = {
     "max_completion_tokens": ["9", {}],
     "service_tier": [1, ["flex"]],
     "user": [1, {"id": 1}],
+    "max_output_tokens": ["9", 1e3],
+    "previous_response_id": [7],
 }
 
 
@@ -31,24 +47,17 @@ def parsed(body: bytes | dict[str, object], route: Route = CHAT, sequences_max: 
     return asyncio.run(parse(route, raw, sequences_max))
 
 
-class Upload:
-    """A client that sends a body in pieces, or goes before the last one."""
-
-    def __init__(self, *pieces: bytes, leaves: bool = False) -> None:
-        self._pieces = deque(pieces)
-        self._leaves = leaves
-        self.asked = 0
-
-    async def __call__(self) -> MutableMapping[str, Any]:
-        self.asked += 1
-        if not self._pieces:
-            return {"type": "http.disconnect"}
-        piece = self._pieces.popleft()
-        more = bool(self._pieces) or self._leaves
-        return {"type": "http.request", "body": piece, "more_body": more}
+def renamed(call: Call, model: str) -> bytes:
+    """The body with another model."""
+    return bytes(rewritten(call, model=model))
 
 
-def read(upload: Upload, length: bytes | None, bytes_max: int = 10) -> bytes:
+def with_usage(call: Call) -> bytes:
+    """The body with the wish for usage."""
+    return bytes(rewritten(call, asks_usage=True))
+
+
+def read(upload: Sending, length: bytes | None, bytes_max: int = 10) -> bytes:
     """The body that was read."""
     return asyncio.run(read_body(upload, length, bytes_max))
 
@@ -57,8 +66,8 @@ def read(upload: Upload, length: bytes | None, bytes_max: int = 10) -> bytes:
 def test_a_body_up_to_the_bound_is_read_whole(pieces: list[bytes]) -> None:
     """The bound is the last size that passes."""
     body = b"".join(pieces)
-    assert read(Upload(*pieces), b"%d" % len(body)) == body
-    assert read(Upload(*pieces), None) == body
+    assert read(Sending(*pieces), b"%d" % len(body)) == body
+    assert read(Sending(*pieces), None) == body
 
 
 @pytest.mark.parametrize(
@@ -76,7 +85,7 @@ def test_a_body_beyond_the_bound_is_refused_before_more_is_read(
     pieces: list[bytes], length: bytes | None, asked: int
 ) -> None:
     """A lie about the length must not fill the memory; the message names the bound."""
-    upload = Upload(*pieces)
+    upload = Sending(*pieces)
     with pytest.raises(BodyTooLargeError, match=r"bounds\.body, which is 10 bytes"):
         read(upload, length)
     assert upload.asked == asked
@@ -86,7 +95,7 @@ def test_a_body_beyond_the_bound_is_refused_before_more_is_read(
 def test_a_client_that_leaves_while_it_sends_has_sent_nothing(pieces: list[bytes]) -> None:
     """A body cut at a lucky place is valid JSON, and would be generated for nobody."""
     with pytest.raises(ClientLeftError):
-        read(Upload(*pieces, leaves=True), None, bytes_max=100)
+        read(Sending(*pieces, leaves=True), None, bytes_max=100)
 
 
 def test_what_is_not_touched_is_forwarded_byte_for_byte() -> None:
@@ -131,6 +140,17 @@ def test_the_output_limit_is_the_one_the_engine_takes(
     assert parsed(fields).output_tokens_max == limit
 
 
+@pytest.mark.parametrize(
+    ("route", "limit"), [(RESPONSES, 7), (MESSAGES, 5), (CHAT, 6), (COUNT_TOKENS, 0)]
+)
+def test_each_route_has_its_own_name_for_the_limit(route: Route, limit: int) -> None:
+    """The wrong one reserves what the engine never generates."""
+    body: dict[str, object] = {
+        "max_output_tokens": 7, "max_tokens": 5, "max_completion_tokens": 6,
+    }  # fmt: skip
+    assert parsed(body, route).output_tokens_max == limit
+
+
 def test_each_route_has_its_own_default_limit() -> None:
     """Completions stop after 16 tokens, embeddings decode nothing, whatever they say."""
     assert parsed({}, COMPLETIONS).output_tokens_max == 16
@@ -150,6 +170,10 @@ def test_each_route_has_its_own_default_limit() -> None:
         (COMPLETIONS, {"prompt": []}, 1),
         (EMBEDDINGS, {"input": ["a"] * 100}, 100),
         (EMBEDDINGS, {"input": [7] * 100}, 1),
+        (EMBEDDINGS, {"input": ["a"] * 1_000}, 1_000),
+        (RERANK, {"query": "q", "documents": [{"text": "a"}] * 200}, 200),
+        (SCORE, {"text_1": "q", "text_2": ["a"] * 200}, 200),
+        (RESPONSES, {"input": ["a", "b"], "prompt": ["a", "b"]}, 1),
     ],
 )
 def test_a_request_counts_as_the_sequences_it_makes(
@@ -173,6 +197,8 @@ def test_a_request_counts_as_the_sequences_it_makes(
         (COMPLETIONS, {"prompt": [[]]}, None),
         (COMPLETIONS, {}, None),
         (CHAT, {"prompt": [1, 2, 3]}, None),
+        (COUNT_TOKENS, {"messages": []}, 1),
+        (ROUTES["/tokenize"], {"prompt": "a"}, 1),
     ],
 )
 def test_token_ids_are_counted_and_text_is_left_to_be_estimated(
@@ -197,7 +223,6 @@ def test_a_cache_key_that_is_no_text_is_no_session(value: object, session: str |
         (CHAT, {"n": 129}, "n"),
         (COMPLETIONS, {"prompt": ["a"] * 129}, "prompt"),
         (COMPLETIONS, {"prompt": ["a"] * 65, "n": 2}, "n"),
-        (EMBEDDINGS, {"input": ["a"] * 129}, "input"),
         (CHAT, {"n": 2**62}, "n"),
     ],
 )
@@ -253,41 +278,13 @@ def test_a_field_cannot_hide_behind_an_escape_or_a_second_one() -> None:
 
 
 @pytest.mark.parametrize("depth", [100, 300, 900])
-def test_a_deep_body_is_never_a_fault_of_ours(depth: int) -> None:
-    """What can be read cannot always be written: the writer takes fewer levels than the reader."""
-    body = b'{"priority":1,"x":' + b"[" * depth + b"]" * depth + b"}"
-    untouched = parsed(body.replace(b"priority", b"harmless"))
-    if depth == 100:
-        assert b"priority" not in parsed(body).body
-        assert b'"model":"new"' in renamed(untouched, "new")
-        return
-    with pytest.raises(BadRequestError, match="deep"):
-        parsed(body)
-    with pytest.raises(BadRequestError, match="deep"):
-        renamed(untouched, "new")
-
-
-def test_a_large_body_is_parsed_off_the_loop() -> None:
-    """A prompt of a million tokens must not stall every other stream."""
-
-    async def main() -> tuple[Call, int]:
-        body = b'{"model":"m","x":[' + b"1," * (4 * PARSE_OFF_LOOP_BYTES) + b"1]}"
-        turns = 0
-
-        async def turn() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        turning = asyncio.get_running_loop().create_task(turn())
-        call = await parse(CHAT, body, 1)
-        turning.cancel()
-        return call, turns
-
-    call, turns = asyncio.run(main())
-    assert call.model == "m"
-    assert turns > 1
+def test_a_deep_body_is_changed_like_any_other(depth: int) -> None:
+    """What can be read can be written: its values are not built."""
+    deep = b"[" * depth + b"]" * depth
+    assert b"priority" not in parsed(b'{"priority":1,"x":' + deep + b"}").body
+    untouched = parsed(b'{"x":' + deep + b',"stream_options":{"a":' + deep + b"}}")
+    assert renamed(untouched, "new").count(deep) == 2
+    assert with_usage(untouched).count(deep) == 2
 
 
 def test_a_renamed_body_differs_in_its_model_only() -> None:
@@ -301,4 +298,93 @@ def test_a_renamed_body_differs_in_its_model_only() -> None:
 @pytest.mark.parametrize("body", [b"{}", b"{ }", b'{"a":1}', b' {\n "a" : {} }'])
 def test_a_priority_is_put_in_front(body: bytes) -> None:
     """For an engine that schedules by priority the order must be ours."""
-    assert json.loads(with_priority(body, -3)) == {"priority": -3, **json.loads(body)}
+    assert json.loads(bytes(rewritten(parsed(body), priority=-3))) == {
+        "priority": -3,
+        **json.loads(body),
+    }
+
+
+def test_fields_that_mean_nothing_on_a_route_are_not_looked_at() -> None:
+    """The engine ignores them, and so must the gateway."""
+    odd: dict[str, object] = {"stream": "x", "max_tokens": 1.5, "n": "x", "previous_response_id": 1}
+    assert parsed({"input": "a", **odd}, EMBEDDINGS).sequences == 1
+
+
+def test_a_response_that_follows_another_names_it() -> None:
+    """Only the replica that holds the other one can serve it."""
+    body: dict[str, object] = {"previous_response_id": "resp_1"}
+    assert parsed(body, RESPONSES).previous_response_id == "resp_1"
+    assert parsed(body, CHAT).previous_response_id is None
+
+
+@pytest.mark.parametrize(
+    ("options", "wants"),
+    [
+        (b"null", False),
+        (b"{}", False),
+        (b'{"include_usage":false}', False),
+        (b'{"include_usage":null}', False),
+        (b'{"include_usage": true }', True),
+        (b'{"include_usag\\u0065":true}', True),
+        (b'{"include_usage":"yes"}', True),
+        (b'{"include_usage":1}', True),
+        (b"7", True),
+    ],
+)
+def test_a_client_that_asks_for_usage_is_known(options: bytes, wants: bool) -> None:
+    """What it asked for must not be taken out of its stream."""
+    call = parsed(b'{"stream":true,"stream_options":' + options + b"}")
+    assert call.wants_usage is wants
+    assert call.asks_usage is not wants
+    if not wants:
+        asked = json.loads(with_usage(call))
+        assert asked["stream_options"] == {"include_usage": True}
+
+
+def test_usage_is_asked_for_only_where_it_must_be() -> None:
+    """Other routes tell it anyway, and an engine refuses the options without a stream."""
+    assert not parsed({}).asks_usage
+    assert parsed({"stream": True}).asks_usage
+    assert parsed({"stream": True}, COMPLETIONS).asks_usage
+    assert not parsed({"stream": True}, RESPONSES).asks_usage
+    assert not parsed({"stream": True}, MESSAGES).asks_usage
+
+
+def test_the_clients_own_stream_options_are_kept() -> None:
+    """Only what had no effect without usage goes: it would now change every event."""
+    body = b'{"stream_options" : {"x":1e400,"continuous_usage_stats":true,"include_usage":false}}'
+    call = parsed(body)
+    options = b'{"x":1e400,"include_usage":true}'
+    assert with_usage(call) == b'{"stream_options":' + options + b"}"
+    odd = parsed(b'{"stream_options":[1]}')
+    assert json.loads(with_usage(odd)) == {"stream_options": [1]}
+
+
+def test_all_changes_are_made_at_once() -> None:
+    """Each alone would copy a body of megabytes."""
+    body = b'{"model":"a","n":1,"stream":true}'
+    call = parsed(body)
+    both = b'"stream_options":{"include_usage":true},"priority":-1,'
+    assert rewritten(call) is body
+    assert rewritten(call, priority=-1, asks_usage=True) == b"{" + both + body[1:]
+    whole = bytes(rewritten(call, model="b", priority=-1, asks_usage=True))
+    assert json.loads(whole) == {**json.loads(b"{" + both + body[1:]), "model": "b"}
+
+
+def test_a_body_of_too_many_members_is_not_taken_apart() -> None:
+    """Each costs memory; what is forwarded as it is costs none."""
+    members = b",".join(b'"%d":1' % number for number in range(MEMBERS_MAX + 1))
+    call = parsed(b"{" + members + b"}")
+    with pytest.raises(BadRequestError, match="members"):
+        renamed(call, "new")
+    prompt = orjson.dumps({"messages": [{"a": 1, "b": 2, "c": 3}] * MEMBERS_MAX, "model": "m"})
+    assert json.loads(renamed(parsed(prompt), "new"))["model"] == "new"
+
+
+def test_numbers_too_large_for_any_engine_are_no_fault_of_ours() -> None:
+    """Python's JSON takes them for infinity, others refuse them."""
+    assert parsed(b'{"prompt":[1e400]}', COMPLETIONS).sequences == 1
+    assert parsed(b'{"prompt_cache_key":1e400}').session is None
+    with pytest.raises(BadRequestError, match="in range") as refused:
+        parsed(b'{"n":1e400}')
+    assert refused.value.param == "n"

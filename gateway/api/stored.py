@@ -1,0 +1,175 @@
+"""Responses that an engine keeps: whose they are, where they lie, and how they are fetched.
+
+A Responses id lives in the memory of one engine. It belongs to the tenant and user who made it;
+for anybody else it does not exist. What an engine forgets is not noticed here: it says so itself.
+"""
+
+import re
+from collections import OrderedDict
+from dataclasses import dataclass
+from secrets import token_hex
+from urllib.parse import parse_qsl, urlencode
+
+from gateway.api.auth import Asking, authenticated, headers_of
+from gateway.api.disconnect import (
+    DEPARTURE,
+    ClientLeftError,
+    Receive,
+    Scope,
+    Send,
+    cancelled_when_client_leaves,
+)
+from gateway.api.openai import engine_error
+from gateway.api.passing import error_body_of
+from gateway.api.reply import JSON_TYPE, Reply
+from gateway.api.rewrite import Rewrite
+from gateway.api.routes import RESPONSES_PREFIX
+from gateway.api.shapes import RESPONSE
+from gateway.errors import (
+    GatewayError,
+    MethodNotAllowedError,
+    ResponseNotFoundError,
+    UpstreamFailedError,
+)
+from gateway.tenancy.keys import Keyring
+from gateway.upstream.connection import Answer, UpstreamBrokenError
+from gateway.upstream.fleet import Fleet
+from gateway.upstream.sse import Events, PlainMeter
+
+RESPONSES_MAX = 65_536
+"""Responses whose place is remembered; the one made longest ago is forgotten first."""
+STORED_BYTES_MAX = 64 << 20
+"""A larger one is not passed on."""
+QUERY_ALLOWED = frozenset({"stream", "starting_after", "include", "include[]"})
+"""What a client may say in a query; nothing else reaches an engine."""
+QUERY_BYTES_MAX = 1_024
+
+_ID = re.compile(r"[A-Za-z0-9_\-]{1,128}")
+_CANCEL = "/cancel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where one response lies, and for whom."""
+
+    replica: str
+    tenant: str
+    user: str
+    alias: str | None
+    """The model name its client used, where it is not the engine's."""
+    service_tier: str | None
+    """The tier it was served at, in the words of its client; None where none was asked for."""
+
+
+class Places:
+    """Where responses lie, by id."""
+
+    def __init__(self, places_max: int = RESPONSES_MAX) -> None:
+        self._places: OrderedDict[str, Place] = OrderedDict()
+        self._places_max = places_max
+
+    def note(self, response_id: str, place: Place) -> None:
+        """A response was made."""
+        if response_id in self._places:
+            return  # an engine that repeats an id must not hand one user's response to another
+        self._places[response_id] = place
+        if len(self._places) > self._places_max:
+            self._places.popitem(last=False)
+
+    def of(self, response_id: str, *, tenant: str, user: str) -> Place:
+        """Raises ResponseNotFoundError, the same for an unknown id and for somebody else's."""
+        place = self._places.get(response_id)
+        if place is None or (place.tenant, place.user) != (tenant, user):
+            raise ResponseNotFoundError(f"The response `{response_id[:128]}` does not exist.")
+        return place
+
+
+class StoredResponses:
+    """Serves GET of a stored response, and POST to its `/cancel`."""
+
+    def __init__(self, *, places: Places, fleet: Fleet, keyring: Keyring, asking: Asking) -> None:
+        self._places = places
+        self._fleet = fleet
+        self._keyring = keyring
+        self._asking = asking
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, whatever becomes of it."""
+        reply = Reply(send, token_hex(12).encode("ascii"), RESPONSE)
+        try:
+            async with cancelled_when_client_leaves(receive, scope.get(DEPARTURE)):
+                await self._serve(scope, reply)
+        except GatewayError as error:
+            await reply.fail(error)
+        except UpstreamBrokenError as broken:
+            await reply.fail(UpstreamFailedError(f"The engine's answer broke off: {broken}."))
+        except ClientLeftError:
+            return
+
+    async def _serve(self, scope: Scope, reply: Reply) -> None:
+        headers = headers_of(scope["headers"])
+        principal = authenticated(self._keyring, headers)
+        user = self._asking.user(principal, headers, None)
+        response_id, is_cancel = _asked_for(scope)
+        method = "POST" if is_cancel else "GET"
+        if scope["method"] != method:
+            reply.add_header(b"allow", method.encode("ascii"))
+            raise MethodNotAllowedError("A response is fetched by GET, and cancelled by POST.")
+        place = self._places.of(response_id, tenant=principal.tenant, user=user)
+        path = f"{RESPONSES_PREFIX}{response_id}{_CANCEL if is_cancel else ''}{_query(scope)}"
+        answer = await self._fleet.client(place.replica).send(
+            path.encode("ascii"),
+            b"",
+            method=method.encode("ascii"),
+            meter=PlainMeter(lambda: 0.0),
+        )
+        try:
+            await _pass_on(answer, reply, place)
+        finally:
+            answer.close()
+
+
+async def _pass_on(answer: Answer, reply: Reply, place: Place) -> None:
+    if answer.status >= 400:
+        raise engine_error(answer.status, await error_body_of(answer)).as_error()
+    content_type = answer.header(b"content-type") or JSON_TYPE
+    is_stream = content_type.startswith(b"text/event-stream")
+    rewrite = Rewrite(model=place.alias, service_tier=place.service_tier, events=Events.RESPONSE)
+    reply.streams = is_stream
+    if not is_stream:
+        body = rewrite.plain(await _whole(answer))
+        length = (b"content-length", b"%d" % len(body))
+        await reply.begin(answer.status, [(b"content-type", content_type), length])
+        await reply.finish(body)
+        return
+    await reply.begin_stream(content_type)
+    while data := await answer.read():
+        await reply.write(rewrite.chunk(data))
+    await reply.finish(rewrite.rest())
+
+
+async def _whole(answer: Answer) -> bytes:
+    chunks, size = [], 0
+    while data := await answer.read():
+        chunks.append(data)
+        size += len(data)
+        if size > STORED_BYTES_MAX:
+            raise UpstreamFailedError("The stored response is too large to be passed on.")
+    return b"".join(chunks)
+
+
+def _asked_for(scope: Scope) -> tuple[str, bool]:
+    """(the id, whether it is to be cancelled). Raises ResponseNotFoundError for no such path."""
+    path: str = scope["path"].removeprefix(RESPONSES_PREFIX)
+    name = path.removesuffix(_CANCEL)
+    is_cancel = name != path
+    if not _ID.fullmatch(name):
+        raise ResponseNotFoundError("There is no such response.")
+    return name, is_cancel
+
+
+def _query(scope: Scope) -> str:
+    """The part of the query that an engine may see, written anew."""
+    text = scope.get("query_string", b"")[:QUERY_BYTES_MAX].decode("latin-1")
+    pairs = [(name, value) for name, value in parse_qsl(text) if name in QUERY_ALLOWED]
+    return f"?{urlencode(pairs)}" if pairs else ""

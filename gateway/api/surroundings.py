@@ -1,0 +1,50 @@
+"""What every exchange uses and none owns, and what follows from it for one request."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gateway.api.auth import Asking
+from gateway.api.life import Life
+from gateway.api.rewrite import Rewrite
+from gateway.api.stored import Places
+from gateway.upstream.fleet import Fleet
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What every exchange uses and none owns."""
+
+    fleet: Fleet
+    asking: Asking
+    tiers: int
+    clock: Callable[[], float]
+    places: Places
+    """Where responses that engines keep lie."""
+
+    def engine_priority(self, replica: str, tier: int) -> int | None:
+        """What to tell an engine that schedules by priority; None for all others."""
+        return self.fleet.engine_priority(replica, tier, self.tiers)
+
+    def rewrite_for(self, life: Life) -> Rewrite | None:
+        """What must differ in the answer; None, the usual case, for nothing."""
+        call, asked = life.call, life.asked
+        assert call is not None
+        assert asked is not None
+        alias = call.model if call.model not in (None, life.model) else None
+        strips_usage = call.asks_usage
+        if alias is None and call.service_tier is None and not strips_usage:
+            return None
+        return Rewrite(
+            model=alias,
+            service_tier=self.service_tier_for(life),
+            strips_usage=strips_usage,
+            events=life.route.events if call.streams else None,
+        )
+
+    def service_tier_for(self, life: Life) -> str | None:
+        """The tier used, in the client's words; None where it did not ask for one."""
+        assert life.call is not None
+        assert life.asked is not None
+        return (
+            None if life.call.service_tier is None else self.asking.service_tier_of(life.asked.tier)
+        )

@@ -1,0 +1,86 @@
+"""A thousand clients on a thin line for minutes: no memory grows, no slot is lost, none is cut."""
+
+import asyncio
+import json
+import statistics
+import sys
+from collections.abc import Iterator
+from time import monotonic
+
+import pytest
+
+from tests.e2e.soak.conftest import Say
+from tests.e2e.soak.site import Watched, watched
+from tests.e2e.soak.small import Connections, steady
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3_600)]
+
+WARM_S_MAX = 60.0
+SAMPLE_S = 1.0
+SLOPE_MB_PER_MIN_MAX = 1.0
+GONE_S_MAX = 5.0
+BUFFER_BYTES = 1 << 20
+WRITE_EVENTS, WRITE_US = "50", "100000"
+"""The engine sends a hundred times as fast as anybody reads."""
+
+
+@pytest.fixture
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    """A gateway before a quick engine."""
+    engine = (
+        "-m", "gateway.bench.upstream", "--interval-us", WRITE_US, "--events-per-write",
+        WRITE_EVENTS,
+    )  # fmt: skip
+    bounds = {"stream_buffer": BUFFER_BYTES, "users_per_tenant": 100_000}
+    with watched(tmp_path_factory.mktemp("slow"), engine, bounds=bounds) as running:
+        yield running
+
+
+async def test_slow_readers_cost_no_more_after_minutes_than_at_first(
+    site: Watched, seconds: float, readers: int, say: Say
+) -> None:
+    """Gateways of this kind have grown for hours until somebody restarted them."""
+    rss_mb = [(0.0, site.rss_mb())]
+    cpu_s, began_at = site.cpu_s(), monotonic()
+    reading = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.e2e.soak.readers", "--port", str(site.port),
+        "--readers", str(readers), "--seconds", str(seconds), stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    told = asyncio.ensure_future(reading.communicate())
+    connections, slowest_s, granted_max = Connections(site.port), 0.0, 0
+    while not told.done():
+        slowest_s = max(slowest_s, *await steady(connections, SAMPLE_S))
+        rss_mb.append((monotonic() - began_at, site.rss_mb()))
+        granted_max = max(granted_max, await asyncio.to_thread(lambda: site.ready()["granted"]))
+    connections.close()
+    cpu_s = site.cpu_s() - cpu_s
+    seen = json.loads((await told)[0])
+    gone_s = await until_nothing_is_held(site)
+    slope = slope_mb_per_min(rss_mb, after_s=min(WARM_S_MAX, seconds / 5))
+    say(
+        f"{readers} readers, {seconds:.0f} s: {seen['ends']}, {seen['read_bytes'] / 1e6:.0f} MB\n"
+        f"    gateway {rss_mb[0][1]:.0f} MB at rest, {max(mb for _, mb in rss_mb):.0f} at most,"
+        f" {rss_mb[-1][1]:.0f} at the end, slope {slope:+.2f} MB/min after the first minute;"
+        f" CPU {cpu_s / seconds * 100:.0f} %\n"
+        f"    at most {granted_max} slots held; slowest small request {slowest_s * 1000:.0f} ms;"
+        f" nothing held {gone_s * 1000:.0f} ms after the last client left"
+    )
+    assert slope < SLOPE_MB_PER_MIN_MAX
+    assert set(seen["ends"]) <= {"complete", "left", "giant left", "giant complete"}
+    assert seen["ends"]["complete"] > 0
+    assert gone_s < GONE_S_MAX
+
+
+def slope_mb_per_min(samples: list[tuple[float, float]], *, after_s: float) -> float:
+    """The trend of the samples since `after_s`."""
+    times, sizes = zip(*(each for each in samples if each[0] >= after_s), strict=True)
+    return statistics.linear_regression(times, sizes).slope * 60
+
+
+async def until_nothing_is_held(site: Watched) -> float:
+    """Seconds until all slots are free. Raises AssertionError where they do not become so."""
+    began_at = monotonic()
+    while (held := site.ready())["granted"] or held["waiting"]:
+        assert monotonic() < began_at + 10 * GONE_S_MAX, held
+        await asyncio.sleep(0.02)
+    return monotonic() - began_at
