@@ -10,6 +10,7 @@ from time import monotonic
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
 
 from gateway import __version__
 from gateway.api.auth import Asking
@@ -36,6 +37,11 @@ from gateway.upstream.discovery import DnsWatch
 from gateway.upstream.fleet import Fleet
 
 LOGGER = logging.getLogger("fairgate.scaling")
+EXPOSED_HEADERS = (
+    "x-request-id", "request-id", "x-fairgate-tier", "x-fairgate-queue-ms", "x-fairgate-replica",
+    "x-fairgate-position", "x-fairgate-model", "retry-after", "retry-after-ms", "x-should-retry",
+)  # fmt: skip
+"""What a web page of an allowed origin may read beside the body."""
 
 
 class Gateway:
@@ -91,14 +97,16 @@ class Gateway:
             operator_key_sha256=None if settings.is_local else admin_key_sha256,
         )
         self.app = build_app(operations, lifespan=self._lifespan)
+        self.asgi: ASGIApp = Front(self.relay, stored, self.app)
         if settings.listen.cors_origins:
-            self.app.add_middleware(
-                CORSMiddleware,
+            # In front of everything: what a page may not read it may as well not have asked.
+            self.asgi = CORSMiddleware(
+                self.asgi,
                 allow_origins=list(settings.listen.cors_origins),
                 allow_methods=["GET", "POST"],
                 allow_headers=["*"],
+                expose_headers=list(EXPOSED_HEADERS),
             )
-        self.asgi = Front(self.relay, stored, self.app)
 
     def close(self) -> None:
         """Refuse what waits and what comes; what runs goes on."""

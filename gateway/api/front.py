@@ -27,7 +27,7 @@ class Front:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection event."""
-        if scope["type"] != "http" or (scope["method"] == "OPTIONS" and _is_preflight(scope)):
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         route = ROUTES.get(scope["path"])
@@ -40,7 +40,3 @@ class Front:
             reply = Reply(send, token_hex(12).encode("ascii"), shape_of(route))
             reply.add_header(b"allow", b"POST")
             await reply.fail(MethodNotAllowedError(f"{route.path} takes POST."))
-
-
-def _is_preflight(scope: Scope) -> bool:
-    return any(name == b"access-control-request-method" for name, _ in scope["headers"])

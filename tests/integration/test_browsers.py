@@ -32,7 +32,6 @@ async def test_a_browser_that_asks_first_is_told_yes(alone: House, path: str) ->
     assert alone.seen == []
 
 
-@pytest.mark.xfail(strict=True, reason="the relay stands in front of the CORS middleware")
 @pytest.mark.parametrize("ask", [PLAIN[0], PLAIN[3], STREAMS[0]], ids=str)
 async def test_a_browser_may_read_the_answer(alone: House, ask: Ask) -> None:
     """Asked and allowed, it would still hide an answer without this header from its page."""

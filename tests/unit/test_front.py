@@ -73,12 +73,6 @@ async def test_they_take_nothing_but_post(served: Served, method: str, path: str
     assert ("type" in json.loads(body["body"])) is (path == "/v1/messages")
 
 
-async def test_a_preflight_is_answered_by_who_knows_the_origins(served: Served) -> None:
-    """A browser asks before it sends; the relay knows nothing of origins."""
-    asks = (b"access-control-request-method", b"POST")
-    assert await served("OPTIONS", "/v1/chat/completions", asks) == "app"
-
-
 @pytest.mark.parametrize(
     ("path", "by"),
     [
