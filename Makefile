@@ -15,7 +15,7 @@ COMPILED := $(wildcard gateway/core/*.py) \
 	$(addprefix gateway/upstream/, client.py connection.py figures.py frames.py json_text.py sse.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check compile bench sim mutants e2e e2e-containers lock clean
+.PHONY: help setup demo test check compile bench sim mutants e2e e2e-containers soak lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*[#]# /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -45,11 +45,14 @@ sim: .venv/.installed-dev ## the scheduler against the engine model, under a vir
 mutants: .venv/.installed-dev ## which changes of the core no test notices (needs pip install mutmut)
 	$(BIN)/python -m tests.support.mutants $(ARGS)
 
-e2e: .venv/.installed-dev ## against a real vLLM
+e2e: .venv/.installed-dev ## against a real vLLM, and with the clients that applications use
 	$(BIN)/pytest -q -m e2e tests/e2e $(ARGS)
 
 e2e-containers: .venv/.installed-dev ## against a real container engine
 	$(BIN)/pytest -q -m containers tests $(ARGS)
+
+soak: .venv/.installed-dev ## a thousand slow readers for minutes, enormous prompts and errors
+	$(BIN)/pytest -q -m soak tests/e2e/soak $(ARGS)
 
 lock: .venv/.installed-dev ## both lock files anew, after a change of pyproject.toml
 	$(PIP) install 'uv>=0.13'

@@ -1,7 +1,9 @@
 """What travels into the scheduler (events) and out of it (decisions), and what engines report.
 
-All are frozen. Events and decisions are past participles; instants are seconds of one monotonic
-clock that the caller owns; durations are seconds.
+Nobody changes one (a test looks). Most are frozen; those of which every request needs some are
+not, since a frozen one takes three times as long to make. Events and decisions are past
+participles; instants are seconds of one monotonic clock that the caller owns; durations are
+seconds.
 """
 
 from collections.abc import Mapping
@@ -43,7 +45,7 @@ PREFIX_BLOCK_TOKENS = 64
 """Tokens that one hash of `Request.prefix` stands for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Request:
     """One request as the scheduler sees it: who, what it needs, how long it may wait."""
 
@@ -79,7 +81,7 @@ class Request:
     """The rest of a broken stream: first in its tier, whatever the bounds; the prompt is free."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Usage:
     """Tokens an engine charged for, as it reported them or as counted from the stream."""
 
@@ -123,7 +125,7 @@ class ReplicaReport:
 # --- events -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Arrived:
     """A request wants to be released; a retry is a new arrival with the old `arrived_at`."""
 
@@ -137,14 +139,14 @@ class Cancelled:
     request_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FirstToken:
     """The first data event of a granted request reached the gateway."""
 
     request_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Progressed:
     """Output tokens produced so far, batched per replica (at most four a second)."""
 
@@ -152,7 +154,7 @@ class Progressed:
     output_tokens: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Finished:
     """The upstream of a granted request ended. Legal in every state, and idempotent."""
 
@@ -268,7 +270,7 @@ Event = (
 # --- decisions --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Granted:
     """The request may use one slot of `replica` now. Ends with exactly one `Finished`."""
 

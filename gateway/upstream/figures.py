@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from gateway.core.messages import Usage
+from gateway.upstream.counts import usage_told
 from gateway.upstream.json_text import end_of_value
 
 ID_BYTES_MAX = 256
@@ -27,7 +28,7 @@ def usages_in(text: bytes) -> list[Usage]:
     for key in _USAGE.finditer(text):
         start = key.end()
         # Most hold numbers alone; of any other the first brace makes no JSON.
-        usage = usage_of(parsed(text[start : text.find(b"}", start) + 1]))
+        usage = usage_told(text[start : text.find(b"}", start) + 1])
         if usage is None:
             usage = usage_of(parsed(text[start : end_of_value(text, start)]))
         if usage is not None:

@@ -1,5 +1,6 @@
 """Responses that an engine keeps: found by who made them, on the one engine that has them."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -239,6 +240,21 @@ async def test_the_clients_own_headers_stay_here(pair: House) -> None:
         "host": pair.taps[holder].url.removeprefix("http://"), "user-agent": "fairgate",
         "accept-encoding": "identity", "authorization": "Bearer engines-own",
     }  # fmt: skip
+
+
+async def test_leaving_while_a_response_is_fetched_ends_the_fetching(pair: House) -> None:
+    """The engine would be held by a question that nobody waits for."""
+    ident, holder = await made(pair)
+    pair.engines[holder].faults.inject("stall")
+    fetching = asyncio.create_task(pair.http.get(f"/v1/responses/{ident}", headers=ALICE))
+    await eventually(lambda: pair.taps[holder].seen)
+    fetching.cancel()
+    load = 1
+    async with asyncio.timeout(5):
+        while load:
+            answer = await pair.http.get(f"{pair.engines[holder].url}/load")
+            load = answer.json()["server_load"]
+    assert not only_seen(pair, holder).is_answered
 
 
 async def test_a_response_whose_engine_was_removed_is_gone(pair: House) -> None:

@@ -1,6 +1,7 @@
 """What the relay asks the gate for: everything of a request that the scheduler can decide by."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,11 +13,12 @@ from gateway.api.auth import Asking
 from gateway.api.models import ModelTable
 from gateway.api.prefix import Prefixes
 from gateway.api.relay import Relay
-from gateway.api.routes import CHAT, EMBEDDINGS, Route
+from gateway.api.routes import CHAT, EMBEDDINGS, MESSAGES, RESPONSES, Route
 from gateway.core.messages import Reason, Request
 from gateway.core.policy import Bounds
 from gateway.errors import RefusedError
 from gateway.runtime.gate import Grant, Waits
+from gateway.telemetry.record import SettledRequest
 from gateway.tenancy.keys import Keyring, Principal
 from gateway.tenancy.users import UserNames
 from gateway.upstream.fleet import Fleet
@@ -40,13 +42,29 @@ class ShutGate:
         yield
 
 
+class FaultyGate(ShutGate):
+    """Has a fault of our own making."""
+
+    @asynccontextmanager
+    async def admitted(self, request: Request, waits: Waits | None = None) -> AsyncIterator[Grant]:
+        """Never: raises ValueError."""
+        self.asked.append(request)
+        raise ValueError("a fault")
+        yield
+
+
 class Client:
     """Sends one request to a relay and keeps the answer."""
 
     def __init__(
-        self, *, prefixes: Prefixes | None = None, reason: Reason = Reason.QUEUE_FULL
+        self,
+        *,
+        prefixes: Prefixes | None = None,
+        reason: Reason = Reason.QUEUE_FULL,
+        gate: ShutGate | None = None,
     ) -> None:
-        self.gate = ShutGate(reason)
+        self.gate = gate or ShutGate(reason)
+        self.settled: list[SettledRequest] = []
         self.sent: list[MutableMapping[str, Any]] = []
         fleet = Fleet(
             tell=lambda _: None,
@@ -69,7 +87,7 @@ class Client:
             tiers=("all",),
             keepalive_after_s=5.0,
             clock=lambda: 5.0,
-            settled=lambda _: None,
+            settled=self.settled.append,
             prefixes=prefixes,
         )
 
@@ -137,3 +155,21 @@ async def test_a_refusal_on_arrival_is_told_with_its_own_status(
     assert begun["status"] == status
     assert orjson.loads(body["body"])["error"]["code"] == code
     assert {name for name, _ in begun["headers"] if name.startswith(b"retry")} == hints
+
+
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("route", [CHAT, RESPONSES, MESSAGES], ids=lambda route: route.name)
+async def test_a_fault_of_the_gateway_is_told_logged_and_counted(
+    route: Route, streams: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A connection that just ends leaves client and operator without a word."""
+    client = Client(gate=FaultyGate(Reason.QUEUE_FULL))
+    caplog.set_level(logging.ERROR, "fairgate.relay")
+    await client.send({**chat("Hi"), "input": "Hi", "stream": streams}, route)
+    begun, body = client.sent
+    assert begun["status"] == 500
+    assert orjson.loads(body["body"])["error"]["code"] == "internal_error"
+    assert "a fault" not in body["body"].decode(), "what went wrong is the operator's to know"
+    assert "a fault" in caplog.text
+    (record,) = client.settled
+    assert (record.outcome, record.status) == ("internal_error", 500)

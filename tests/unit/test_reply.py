@@ -1,12 +1,13 @@
 """What goes back to a client: headers once, bytes, and at most one terminal error."""
 
 import json
-from collections.abc import MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import pytest
 
 from gateway.api.reply import Reply
+from gateway.api.shapes import CHUNKS, MESSAGE, RESPONSE, Shape
 from gateway.core.messages import Reason
 from gateway.errors import BadRequestError, RefusedError, UpstreamFailedError
 
@@ -14,9 +15,9 @@ from gateway.errors import BadRequestError, RefusedError, UpstreamFailedError
 class Wire:
     """What was sent, as a client would see it."""
 
-    def __init__(self) -> None:
+    def __init__(self, shape: Shape = CHUNKS) -> None:
         self.messages: list[MutableMapping[str, Any]] = []
-        self.reply = Reply(self.send, b"id-1")
+        self.reply = Reply(self.send, b"id-1", shape)
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
         """ASGI's send."""
@@ -151,10 +152,54 @@ async def test_a_plain_answer_that_breaks_off_is_left_unfinished(wire: Wire) -> 
     assert wire.reply.is_finished
 
 
-async def test_nothing_follows_the_end(wire: Wire) -> None:
+@pytest.mark.parametrize("streams", [True, False])
+async def test_nothing_follows_the_end(wire: Wire, streams: bool) -> None:
     """A second answer would be read as the answer to the next request."""
+    wire.reply.streams = streams
     await wire.reply.begin(200, [])
     await wire.reply.finish(b"{}")
     await wire.reply.fail(BadRequestError("late"))
     await wire.reply.fail(BadRequestError("later"))
     assert wire.body == b"{}"
+
+
+async def test_an_anthropic_client_finds_the_id_where_it_looks_for_it() -> None:
+    """On answers, streams and errors alike, beside the header that the gateway's own log names."""
+    begins: tuple[Callable[[Reply], Awaitable[None]], ...] = (
+        lambda reply: reply.begin(200, []),
+        lambda reply: reply.begin_stream(),
+        lambda reply: reply.queued(1, None),
+        lambda reply: reply.fail(BadRequestError("no")),
+    )
+    for begin in begins:
+        wire = Wire(MESSAGE)
+        await begin(wire.reply)
+        assert wire.headers[b"request-id"] == wire.headers[b"x-request-id"] == b"id-1"
+
+
+@pytest.mark.parametrize(
+    ("shape", "sign"),
+    [(CHUNKS, b": queued "), (RESPONSE, b": queued "), (MESSAGE, b"event: ping\n")],
+)
+async def test_a_stream_waits_and_fails_in_the_words_of_its_route(
+    shape: Shape, sign: bytes
+) -> None:
+    """One end, whichever it is."""
+    wire = Wire(shape)
+    wire.reply.streams = True
+    await wire.reply.queued(1, None)
+    assert wire.body.startswith(sign)
+    waited = len(wire.body)
+    await wire.reply.fail(UpstreamFailedError("broke off"))
+    assert wire.body[waited:] == shape.error_event(UpstreamFailedError("broke off"))
+    assert wire.is_finished
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
+async def test_an_error_after_a_whole_event_adds_no_lines(wire: Wire, end: bytes) -> None:
+    """Whatever ends the lines of the engine."""
+    wire.reply.streams = True
+    await wire.reply.begin_stream()
+    await wire.reply.write(b"data: 1" + end)
+    await wire.reply.fail(UpstreamFailedError("broke off"))
+    assert wire.body.startswith(b"data: 1" + end + b"data: {")

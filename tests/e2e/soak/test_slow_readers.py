@@ -65,7 +65,8 @@ async def test_slow_readers_cost_no_more_after_minutes_than_at_first(
         f"    at most {granted_max} slots held; slowest small request {slowest_s * 1000:.0f} ms;"
         f" nothing held {gone_s * 1000:.0f} ms after the last client left"
     )
-    assert slope < SLOPE_MB_PER_MIN_MAX
+    if seconds >= 3 * WARM_S_MAX:  # a trend of seconds says nothing about hours
+        assert slope < SLOPE_MB_PER_MIN_MAX
     assert set(seen["ends"]) <= {"complete", "left", "giant left", "giant complete"}
     assert seen["ends"]["complete"] > 0
     assert gone_s < GONE_S_MAX
