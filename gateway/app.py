@@ -67,6 +67,7 @@ class Gateway:
             configured=frozenset(model.name for model in settings.models),
             aliases=settings.model_by_alias,
             cards=self.fleet.cards,
+            lists=self.fleet.lists,
         )
         asking = Asking(
             tier_ranks={name: rank for rank, name in enumerate(settings.tier_names)},

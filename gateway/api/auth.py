@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from hashlib import blake2b
 
-from gateway.api.wire import Call
+from gateway.api.call import Call
 from gateway.errors import BadRequestError, InvalidKeyError
 from gateway.tenancy.keys import OPEN_USER, Keyring, Principal
 from gateway.tenancy.users import UserNames

@@ -10,7 +10,7 @@ from gateway.api import outgoing
 from gateway.api.life import Life
 from gateway.api.openai import EngineError, engine_error
 from gateway.api.passing import error_body_of
-from gateway.api.reply import EVENT_STREAM, JSON_TYPE, Reply
+from gateway.api.reply import EVENT_STREAM, JSON_TYPE, Direct, Reply
 from gateway.api.shapes import shape_of
 from gateway.api.stored import Place
 from gateway.api.surroundings import Surroundings
@@ -281,6 +281,8 @@ class Exchange:
                     self.writing_since = clock()
                     await reply.write(data)
                     self.writing_since = None
+                if reply.direct is not None:
+                    await self._pour(answer, reply.direct)
                 data = await answer.read()
         finally:
             # From here on only the client can hold it up.
@@ -289,6 +291,22 @@ class Exchange:
             if rewrite is not None and (rest := rewrite.rest()):
                 await reply.write(rest)
         await reply.finish(self._missing_end())
+
+    async def _pour(self, answer: Answer, direct: Direct) -> None:
+        """Let what arrives pass without a turn of the loop, while the client keeps up."""
+        await answer.pour(self._pushed)
+        if self.writing_since is not None:
+            await direct.drained()
+            self.writing_since = None
+
+    def _pushed(self, data: bytes) -> bool:
+        """Some of the stream arrived; returns whether the client keeps up."""
+        if self._rewrite is not None:
+            data = self._rewrite.chunk(data)
+        if not data or self._reply.push(data):
+            return True
+        self.writing_since = self._around.clock()
+        return False
 
     def _missing_end(self) -> bytes:
         """What an ended stream lacks. Raises UpstreamFailedError for one that merely ends.

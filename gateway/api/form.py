@@ -9,11 +9,12 @@ from typing import Final
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
+from gateway.api.call import Call
 from gateway.api.disconnect import Receive
 from gateway.api.fields import NO_GENERATION
 from gateway.api.routes import Route
 from gateway.api.upload import Spool, Upload
-from gateway.api.wire import REMOVED_FIELDS, Call, more_body, too_large
+from gateway.api.wire import REMOVED_FIELDS, more_body, too_large
 from gateway.errors import BadRequestError
 
 FIELD_BYTES_MAX = 64 << 10

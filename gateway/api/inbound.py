@@ -15,6 +15,7 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from gateway.api.disconnect import DEPARTURE, Departure
 from gateway.api.framing import LAST_CHUNK, Head, chunk
+from gateway.api.reply import DIRECT
 
 BODILESS = frozenset({204, 304})
 """Statuses whose answers have no body (RFC 9110, 6.4.1)."""
@@ -39,9 +40,11 @@ class ClientConnection(HttpToolsProtocol):
             cycle.scope[DEPARTURE].happened()  # type: ignore[literal-required]  # our own key
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        # uvicorn makes its cycles by itself; this one differs only in how it writes.
+        # uvicorn makes its cycles by itself; this one differs only in how it writes, and is left
+        # in the scope for whoever has bytes to write and nothing to wait for.
         cycle.__class__ = ClientCycle
         cycle.scope[DEPARTURE] = Departure()  # type: ignore[literal-required]  # our own key
+        cycle.scope[DIRECT] = cycle  # type: ignore[literal-required]  # our own key
         self._under_way = cycle
         super()._start_asgi_task(cycle, app)
 
@@ -78,6 +81,21 @@ class ClientCycle(RequestResponseCycle):
             self.transport.write(data)
         if not more_body:
             self._complete()
+
+    def push(self, data: bytes) -> bool:
+        """Some of the body, now: what `send` does, for whoever need not wait.
+
+        False: it is on its way, but the client is slow; see `drained`.
+        """
+        if self.disconnected or self.response_complete:
+            return True
+        self.transport.write(self._head + self._framed(data, more_body=True))
+        self._head = b""
+        return not self.flow.write_paused
+
+    async def drained(self) -> None:
+        """The client has taken enough for more to be sent, or left."""
+        await self.flow.drain()
 
     def _head_of(self, status: int, headers: Any) -> bytes:
         """Status line and headers, and what they say of the body."""

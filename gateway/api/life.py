@@ -1,8 +1,8 @@
 """What is known of one request from its first byte to its last: the notebook of the relay."""
 
 from gateway.api.auth import Asked
+from gateway.api.call import Call
 from gateway.api.routes import Route
-from gateway.api.wire import Call
 from gateway.core.messages import Request, Usage
 from gateway.errors import GatewayError
 from gateway.telemetry.record import SettledRequest

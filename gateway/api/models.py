@@ -18,8 +18,11 @@ class ModelTable:
         configured: frozenset[str],
         aliases: Mapping[str, str],
         cards: Callable[[], Mapping[str, Mapping[str, object]]],
+        lists: Callable[[str], bool] | None = None,
     ) -> None:
+        """`lists`: whether there is a card of that model, where it need not look at all cards."""
         self._configured = configured
+        self._lists = lists or (lambda model: model in cards())
         self._aliases = dict(aliases)
         self._cards = cards
 
@@ -51,7 +54,7 @@ class ModelTable:
         return list(shown.values())
 
     def _exists(self, model: str) -> bool:
-        return model in self._configured or model in self._cards()
+        return model in self._configured or self._lists(model)
 
     def _only_model(self, principal: Principal) -> str:
         """Engines serve a request without a model when they have only one."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from random import getrandbits
 
 from gateway.api.auth import Asking, Headers, authenticated, headers_of
+from gateway.api.call import Call
 from gateway.api.disconnect import (
     DEPARTURE,
     ClientLeftError,
@@ -25,12 +26,12 @@ from gateway.api.life import Life
 from gateway.api.models import ModelTable
 from gateway.api.outgoing import forwarded
 from gateway.api.prefix import Prefixes
-from gateway.api.reply import Reply
+from gateway.api.reply import DIRECT, Reply
 from gateway.api.routes import Route
 from gateway.api.shapes import shape_of
 from gateway.api.stored import Places
 from gateway.api.surroundings import Surroundings
-from gateway.api.wire import Call, parse, read_body
+from gateway.api.wire import parse, read_body
 from gateway.core.policy import Bounds
 from gateway.errors import GatewayError, RefusedError
 from gateway.runtime.gate import Gate, Waits
@@ -84,7 +85,7 @@ class Relay:
     async def __call__(self, scope: Scope, receive: Receive, send: Send, route: Route) -> None:
         """Serve one request to `route`, whatever becomes of it."""
         life = Life(request_id=_new_id(), route=route, began_at=self._clock())
-        reply = Reply(send, life.request_id.encode("ascii"), shape_of(route))
+        reply = Reply(send, life.request_id.encode("ascii"), shape_of(route), scope.get(DIRECT))
         try:
             await self._admit(scope, receive, life, reply)
             async with cancelled_when_client_leaves(receive, scope.get(DEPARTURE)):

@@ -4,6 +4,8 @@ Before the headers are out an error is a JSON answer with its own status; after 
 error event on a stream, and an aborted connection on a plain answer.
 """
 
+from typing import Protocol
+
 from gateway.api.disconnect import Send
 from gateway.api.openai import retry_headers
 from gateway.api.shapes import CHUNKS, Shape
@@ -19,15 +21,38 @@ BLANK_LINES = (b"\n\n", b"\r\n\r\n", b"\r\r")
 """What ends an event."""
 
 
+DIRECT = "fairgate.direct"
+"""Key of the scope under which the server's `Direct` stands, if it has one."""
+
+
+class Direct(Protocol):
+    """A server that takes some of a body without being awaited."""
+
+    def push(self, data: bytes) -> bool:
+        """Send it. False: it is on its way, but the client is slow."""
+
+    async def drained(self) -> None:
+        """Wait until the client has taken enough for more, or left."""
+
+
 class Reply:
     """The answer to one request."""
 
     __slots__ = (
-        "_headers", "_send", "_sent", "_shape", "has_started", "is_finished", "status", "streams"
+        "_headers", "_send", "_sent", "_shape", "direct", "has_started", "is_finished", "status",
+        "streams",
     )  # fmt: skip
 
-    def __init__(self, send: Send, request_id: bytes, shape: Shape = CHUNKS) -> None:
+    def __init__(
+        self,
+        send: Send,
+        request_id: bytes,
+        shape: Shape = CHUNKS,
+        direct: Direct | None = None,
+    ) -> None:
         self._send = send
+        self.direct = direct
+        """For what need not be awaited; None where the server has no such way."""
         self._shape = shape
         self._headers: Pairs = [(b"x-request-id", request_id)]
         if shape.id_header != b"x-request-id":
@@ -58,6 +83,12 @@ class Reply:
         """Send some of the body."""
         self._sent = data
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    def push(self, data: bytes) -> bool:
+        """Send some of the body now; False: `direct.drained` should be awaited before more."""
+        assert self.direct is not None
+        self._sent = data
+        return self.direct.push(data)
 
     async def finish(self, data: bytes = b"") -> None:
         """Send the last of the body."""

@@ -45,12 +45,16 @@ class Heard:
         self.at: float | None = None
 
 
+Sink = Callable[[bytes], bool]
+"""Takes some bytes at once; False: all of them, and no more for now. It must not raise."""
+
+
 class Answer:
     """One response: status and headers first, then its body through `read`."""
 
     __slots__ = (
         "_buffer_bytes_max", "_chunks", "_connection", "_error", "_inflation", "_meter", "_on_end",
-        "_size", "_waiter", "content_encoding", "headers", "is_complete", "status",
+        "_sink", "_size", "_waiter", "content_encoding", "headers", "is_complete", "status",
     )  # fmt: skip
 
     def __init__(self, connection: "Connection", meter: Meter, buffer_bytes_max: int) -> None:
@@ -64,6 +68,7 @@ class Answer:
         self._error: UpstreamBrokenError | None = None
         self._inflation: Inflation | None = None
         self._on_end: Callable[[bool], None] | None = None
+        self._sink: Sink | None = None
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         """As received; `header` finds one whatever its case."""
@@ -99,6 +104,20 @@ class Answer:
         if connection is not None and connection.is_paused and not self._is_behind:
             connection.resume()
         return data
+
+    async def pour(self, sink: Sink) -> None:
+        """Hand what arrives to `sink` at once, without a turn of the loop for each piece.
+
+        Returns when `sink` takes no more for now, at the end of the body, and when something waits
+        to be read: `read` tells which.
+        """
+        if self._chunks or self.is_complete or self._error is not None:
+            return
+        self._sink = sink
+        try:
+            await self._changed()
+        finally:
+            self._sink = None
 
     @property
     def has_data(self) -> bool:
@@ -193,9 +212,14 @@ class Answer:
 
     def _take(self, data: bytes) -> None:
         self._meter.feed(data)
-        self._chunks.append(data)
-        self._size += len(data)
-        self._wake()
+        sink = self._sink
+        if sink is None:
+            self._chunks.append(data)
+            self._size += len(data)
+            self._wake()
+        elif not sink(data):
+            self._sink = None
+            self._wake()
 
     def _inflate(self, inflation: Inflation) -> None:
         """Undo as much as may wait for the reader."""

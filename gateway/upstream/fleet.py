@@ -114,6 +114,14 @@ class Fleet:
         """What each probe last saw."""
         return {name: member.probe.status for name, member in self._members.items()}
 
+    def lists(self, model: str) -> bool:
+        """Whether any replica that is up lists this model: asked for every request."""
+        return any(
+            model in member.probe.status.cards
+            and (member.address.models is None or model in member.address.models)
+            for member in self._members.values()
+        )
+
     def cards(self) -> Mapping[str, ModelCard]:
         """The engines' model cards by id, of replicas that are up; the first replica's wins."""
         cards: dict[str, ModelCard] = {}

@@ -90,7 +90,7 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(*slots: int, **overrides: object) -> AsyncIterator[Scene]:
+async def scene(*slots: int, **overrides: Any) -> AsyncIterator[Scene]:
     """A gateway before one engine for each number of `slots`."""
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context

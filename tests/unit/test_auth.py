@@ -12,8 +12,9 @@ from gateway.api.auth import (
     credential,
     headers_of,
 )
+from gateway.api.call import Call
 from gateway.api.routes import CHAT
-from gateway.api.wire import Call, parse
+from gateway.api.wire import parse
 from gateway.errors import BadRequestError, InvalidKeyError
 from gateway.tenancy.keys import Keyring, Principal, key_hash
 from gateway.tenancy.users import UserNames

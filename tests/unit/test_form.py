@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from gateway.api.call import Call
 from gateway.api.disconnect import ClientLeftError
 from gateway.api.form import FIELD_BYTES_MAX, PARTS_MAX, read_form
 from gateway.api.routes import TRANSCRIPTIONS
 from gateway.api.upload import FORM_MEMORY_BYTES, RenamedUpload, Spool, Upload
-from gateway.api.wire import Call
 from gateway.errors import BadRequestError, BodyTooLargeError
 from gateway.upstream.pieces import PIECE_BYTES_MAX
 from tests.support.sending import BOUNDARY, FORM_TYPE, Sending, cut, form, part

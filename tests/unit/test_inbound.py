@@ -11,6 +11,7 @@ from uvicorn.server import ServerState
 
 from gateway.api.disconnect import DEPARTURE, ClientLeftError, cancelled_when_client_leaves
 from gateway.api.inbound import ClientConnection
+from gateway.api.reply import DIRECT
 from tests.support.sockets import Socket
 
 Message = MutableMapping[str, Any]
@@ -344,3 +345,70 @@ async def test_an_application_that_stops_in_the_middle_ends_the_connection(
     (write,) = await client.send(GET)
     assert write.endswith(b"4\r\nhalf\r\n")
     assert client.socket.is_ended
+
+
+async def test_what_need_not_wait_is_written_at_once_and_framed_alike() -> None:
+    """Tokens that arrive pass through here without a turn of the loop."""
+    seen: list[bool] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        direct = scope[DIRECT]
+        await send(start())
+        seen.append(direct.push(b"one"))
+        seen.append(direct.push(b"three"))
+        scope["fairgate.test"].set()
+        await direct.drained()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        seen.append(direct.push(b"late"))
+
+    told = asyncio.Event()
+
+    async def told_app(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, "fairgate.test": told}, receive, send)
+
+    client = Client(told_app)
+    writes = await client.send(GET)
+    assert writes[0].startswith(b"HTTP/1.1 200 OK\r\n")
+    assert writes[0].endswith(b"\r\n\r\n3\r\none\r\n")
+    assert writes[1:] == [b"5\r\nthree\r\n", b"0\r\n\r\n"]
+    assert told.is_set()
+    assert seen == [True, True, True]
+
+
+async def test_a_slow_client_is_told_of_and_waited_for() -> None:
+    """Without it a stream would fill the memory of its server."""
+    steps: list[object] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        direct = scope[DIRECT]
+        await send(start())
+        client.connection.pause_writing()
+        steps.append(direct.push(b"one"))
+        await direct.drained()
+        steps.append("drained")
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    client = Client(app)
+    await client.send(GET)
+    assert steps == [False]
+    client.connection.resume_writing()
+    await client.settle()
+    assert steps == [False, "drained"]
+
+
+async def test_nothing_is_pushed_to_a_client_that_left() -> None:
+    """A write to a closed socket is an error for nobody."""
+    parts: list[bool] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send(start())
+        await send({"type": "http.response.body", "body": b"one", "more_body": True})
+        assert (await receive())["type"] == "http.request"
+        assert (await receive())["type"] == "http.disconnect"
+        parts.append(scope[DIRECT].push(b"two"))
+
+    client = Client(app)
+    await client.send(GET)
+    client.leave()
+    await client.settle()
+    assert parts == [True]

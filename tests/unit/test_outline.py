@@ -7,11 +7,12 @@ from typing import Any
 import orjson
 import pytest
 
+from gateway.api.call import Call
 from gateway.api.outline import OUTLINED_BYTES, SLICE_BYTES, outline_of
 from gateway.api.prefix import Prefixes
 from gateway.api.prompts import COUNTED_MAX
 from gateway.api.routes import CHAT, COMPLETIONS, EMBEDDINGS, Route
-from gateway.api.wire import Call, parse, rewritten
+from gateway.api.wire import parse, rewritten
 from gateway.errors import BadRequestError
 from gateway.upstream.pieces import Segments
 

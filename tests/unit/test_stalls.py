@@ -76,9 +76,7 @@ def test_without_any_counters_only_a_stream_that_fell_silent_is_given_up(has_beg
 def test_what_waits_or_ended_has_not_stalled() -> None:
     """A request back in the queue is nobody's fault."""
     script = counted(running(), 10).advance(60.0)
-    assert not is_stalled(
-        script.scheduler, "b", silent_since=0.0, has_begun=True, now=script.now
-    )
+    assert not is_stalled(script.scheduler, "b", silent_since=0.0, has_begun=True, now=script.now)
 
 
 def test_reports_without_counters_are_life_as_long_as_they_come() -> None:

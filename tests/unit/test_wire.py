@@ -6,6 +6,7 @@ import json
 import orjson
 import pytest
 
+from gateway.api.call import Call
 from gateway.api.disconnect import ClientLeftError
 from gateway.api.routes import (
     CHAT,
@@ -19,7 +20,6 @@ from gateway.api.routes import (
 )
 from gateway.api.wire import (
     MEMBERS_MAX,
-    Call,
     parse,
     read_body,
     rewritten,

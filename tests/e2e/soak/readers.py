@@ -22,8 +22,8 @@ STARTS_WITHIN_S = 10.0
 EVENTS_MIN, EVENTS_MAX = 150, 900
 """Half a minute to three and a half minutes of reading."""
 GIANT_SHARE = 0.05
-GIANT_EVENTS = 9_000
-"""Two megabytes: more than the gateway holds for one client."""
+GIANT_EVENTS = 40_000
+"""Nine megabytes: more than the kernel and the gateway hold for one client."""
 END = b"data: [DONE]\n\n"
 TAIL_BYTES = 256
 
