@@ -7,12 +7,13 @@ BIN := .venv/bin
 # What runs for every event of the scheduler, every request and every chunk.
 COMPILED := $(wildcard gateway/core/*.py) \
 	$(addprefix gateway/api/, auth.py disconnect.py exchange.py framing.py front.py life.py \
-		models.py outgoing.py passing.py prefix.py relay.py reply.py rewrite.py shapes.py \
+		models.py outgoing.py passing.py prefix.py relay.py reply.py rewrite.py shapes.py wire.py \
 		surroundings.py) \
 	$(addprefix gateway/runtime/, admission.py dispatcher.py gate.py) \
 	$(addprefix gateway/telemetry/, series.py) \
 	$(addprefix gateway/tenancy/, keys.py) \
-	$(addprefix gateway/upstream/, client.py connection.py figures.py frames.py json_text.py sse.py)
+	$(addprefix gateway/upstream/, client.py connection.py figures.py fleet.py frames.py \
+		json_text.py sse.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check compile bench sim mutants e2e e2e-containers soak lock clean

@@ -124,6 +124,8 @@ def engine_error(status: int, body: bytes) -> EngineError:
 def _status(status: int, code: object) -> int:
     if status >= 400:
         return status
+    if isinstance(code, str) and code.isdecimal():
+        code = int(code)  # the Responses API has strings there
     return code if isinstance(code, int) and 400 <= code < 600 else 500
 
 

@@ -29,7 +29,7 @@ from gateway.api.prefix import Prefixes
 from gateway.api.reply import DIRECT, Reply
 from gateway.api.routes import Route
 from gateway.api.shapes import shape_of
-from gateway.api.stored import Places
+from gateway.api.stored import Places, no_such_response
 from gateway.api.surroundings import Surroundings
 from gateway.api.wire import parse, read_body
 from gateway.core.policy import Bounds
@@ -122,7 +122,10 @@ class Relay:
             place = self._around.places.of(
                 call.previous_response_id, tenant=asked.tenant, user=asked.user
             )
-            life.pinned = self._around.fleet.names() - {place.replica}
+            replicas = self._around.fleet.names()
+            if place.replica not in replicas:
+                raise no_such_response(call.previous_response_id)
+            life.pinned = replicas - {place.replica}
         if self._prefixes is not None and call.output_tokens_max != 0:
             life.prefix = self._prefixes.of(call.fields, model=life.model, tenant=life.asked.tenant)
         reply.streams = call.streams

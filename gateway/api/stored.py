@@ -4,6 +4,7 @@ A Responses id lives in the memory of one engine. It belongs to the tenant and u
 for anybody else it does not exist. What an engine forgets is not noticed here: it says so itself.
 """
 
+import asyncio
 import re
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from gateway.errors import (
     MethodNotAllowedError,
     ResponseNotFoundError,
     UpstreamFailedError,
+    UpstreamTimeoutError,
 )
 from gateway.tenancy.keys import Keyring
 from gateway.upstream.connection import Answer, UpstreamBrokenError
@@ -40,6 +42,8 @@ RESPONSES_MAX = 65_536
 """Responses whose place is remembered; the one made longest ago is forgotten first."""
 STORED_BYTES_MAX = 64 << 20
 """A larger one is not passed on."""
+ANSWER_S_MAX = 60.0
+"""It is in an engine's memory: one that takes longer has stalled."""
 QUERY_ALLOWED = frozenset({"stream", "starting_after", "include", "include[]"})
 """What a client may say in a query; nothing else reaches an engine."""
 QUERY_BYTES_MAX = 1_024
@@ -80,8 +84,13 @@ class Places:
         """Raises ResponseNotFoundError, the same for an unknown id and for somebody else's."""
         place = self._places.get(response_id)
         if place is None or (place.tenant, place.user) != (tenant, user):
-            raise ResponseNotFoundError(f"The response `{response_id[:128]}` does not exist.")
+            raise no_such_response(response_id)
         return place
+
+
+def no_such_response(response_id: str) -> ResponseNotFoundError:
+    """The one answer for what is unknown, somebody else's, or gone with its replica."""
+    return ResponseNotFoundError(f"The response `{response_id[:128]}` does not exist.")
 
 
 class StoredResponses:
@@ -116,20 +125,27 @@ class StoredResponses:
             reply.add_header(b"allow", method.encode("ascii"))
             raise MethodNotAllowedError("A response is fetched by GET, and cancelled by POST.")
         place = self._places.of(response_id, tenant=principal.tenant, user=user)
+        if place.replica not in self._fleet.names():
+            raise no_such_response(response_id)
         path = f"{RESPONSES_PREFIX}{response_id}{_CANCEL if is_cancel else ''}{_query(scope)}"
-        answer = await self._fleet.client(place.replica).send(
-            path.encode("ascii"),
-            b"",
-            method=method.encode("ascii"),
-            meter=PlainMeter(lambda: 0.0),
-        )
         try:
-            await _pass_on(answer, reply, place)
-        finally:
-            answer.close()
+            async with asyncio.timeout(ANSWER_S_MAX) as limit:
+                answer = await self._fleet.client(place.replica).send(
+                    path.encode("ascii"),
+                    b"",
+                    method=method.encode("ascii"),
+                    meter=PlainMeter(lambda: 0.0),
+                )
+                try:
+                    await _pass_on(answer, reply, place, limit)
+                finally:
+                    answer.close()
+        except TimeoutError:
+            raise UpstreamTimeoutError("The engine did not answer.") from None
 
 
-async def _pass_on(answer: Answer, reply: Reply, place: Place) -> None:
+async def _pass_on(answer: Answer, reply: Reply, place: Place, limit: asyncio.Timeout) -> None:
+    """Pass the answer on; `limit` holds until it is known to be a stream, which may last."""
     if answer.status >= 400:
         raise engine_error(answer.status, await error_body_of(answer)).as_error()
     content_type = answer.header(b"content-type") or JSON_TYPE
@@ -142,6 +158,7 @@ async def _pass_on(answer: Answer, reply: Reply, place: Place) -> None:
         await reply.begin(answer.status, [(b"content-type", content_type), length])
         await reply.finish(body)
         return
+    limit.reschedule(None)
     await reply.begin_stream(content_type)
     while data := await answer.read():
         await reply.write(rewrite.chunk(data))

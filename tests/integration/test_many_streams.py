@@ -60,7 +60,8 @@ async def heads_of(streams: list[Stream]) -> list[bytes]:
 
 async def test_all_clients_vanish_at_once_and_nothing_is_left() -> None:
     """A restarted front end drops all its streams together; every slot must be free again."""
-    options = EmulatorOptions(profile="demo", max_num_seqs=SLOTS)
+    # Steps of 0.1 s: engine, gateway and clients share one loop here, and only one is judged.
+    options = EmulatorOptions(profile="demo", speed=0.2, max_num_seqs=SLOTS)
     async with (
         running_emulator(options) as engine,
         running_gateway(

@@ -127,9 +127,7 @@ async def test_a_busy_engine_costs_a_moment_and_nothing_else(alone: House, ask: 
 async def test_a_stream_that_lost_the_race_for_a_place_begins_anew(alone: House, ask: Ask) -> None:
     """vLLM sends its 200 first, and then the busy error in place of tokens."""
     alone.engines[0].faults.inject("busy-race*1")
-    if (
-        ask.is_named
-    ):  # these routes tell it in words of which "busy" is not one, or without its code
+    if ask.route.is_anthropic:  # the engine tells it there in other words, and without its code
         assert_refused(ask, await alone.post(ask), 502, "upstream_failed")
         assert (await alone.settle()).outcome == "upstream_failed"
         return

@@ -265,8 +265,9 @@ async def test_a_response_whose_engine_was_removed_is_gone(pair: House) -> None:
     fleet.remove(name)
     fetched = await pair.http.get(f"/v1/responses/{ident}", headers=ALICE)
     gone_on = await pair.post(ASK, ASK.body(previous_response_id=ident), **ALICE)
-    assert (fetched.status_code, gone_on.status_code) == (502, 503)
-    assert gone_on.json()["error"]["code"] == "no_replica"
+    assert (fetched.status_code, gone_on.status_code) == (404, 404)
+    assert fetched.json() == gone_on.json()
+    assert gone_on.json()["error"]["code"] == "response_not_found"
     assert pair.seen == []
 
 

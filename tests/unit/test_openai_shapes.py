@@ -63,7 +63,8 @@ def test_an_endless_message_is_cut() -> None:
     [
         (b'{"error":{"message":"m","code":503}}', 503),
         (b'{"error":{"message":"m","code":400}}', 400),
-        (b'{"error":{"message":"m","code":"400"}}', 500),
+        (b'{"error":{"message":"m","code":"400"}}', 400),
+        (b'{"error":{"message":"m","code":"server_error"}}', 500),
         (b'{"error":{"message":"m","code":200}}', 500),
         (b'{"error":{"message":"m","code":700}}', 500),
         (b'{"error":{"message":"m"}}', 500),
