@@ -62,6 +62,8 @@ class Contender:
     packages: tuple[str, ...] = ()
     """What pip installs; empty where it comes another way."""
     is_name_shared: bool = False
+    home: str = ""
+    """The contender whose folder it shares: the same program with other options."""
     """Other programs have the same name: it is taken only from a folder that names it."""
     version_arguments: tuple[str, ...] = ("--version",)
     ready_path: str = "/v1/models"

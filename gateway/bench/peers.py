@@ -74,8 +74,14 @@ def _litellm(program: str, site: Site) -> list[str]:
     return [program, "--config", path, "--host", "127.0.0.1", "--port", str(site.port)]
 
 
-def _rust_router(*verb: str, warning: str = "warn") -> Callable[[str, Site], list[str]]:
-    """The three routers of one family take the same flags, but for a verb and one level's name."""
+def _rust_router(
+    *verb: str, warning: str = "warn", policy: str | None = "round_robin"
+) -> Callable[[str, Site], list[str]]:
+    """The three routers of one family take the same flags, but for a verb and one level's name.
+
+    `policy` None leaves them their own, which looks at prompts and at the engine's load.
+    """
+    choice = () if policy is None else ("--policy", policy)
 
     def prepare(program: str, site: Site) -> list[str]:
         level = warning if site.log_level == "warning" else site.log_level
@@ -84,7 +90,8 @@ def _rust_router(*verb: str, warning: str = "warn") -> Callable[[str, Site], lis
             *verb,
             *("--host", "127.0.0.1", "--port", str(site.port)),
             *("--worker-urls", f"http://127.0.0.1:{site.upstream_port}"),
-            *("--policy", "round_robin", "--log-level", level),
+            *choice,
+            *("--log-level", level),
             *("--prometheus-host", "127.0.0.1", "--prometheus-port", str(site.spare_port)),
         ]
 
@@ -127,6 +134,14 @@ PEERS = (
         name="vllm-router",
         binary="vllm-router",
         prepare=_rust_router(warning="warning"),
+        install="pip install vllm-router",
+        packages=("vllm-router",),
+    ),
+    Contender(
+        name="vllm-router-default",
+        binary="vllm-router",
+        home="vllm-router",
+        prepare=_rust_router(warning="warning", policy=None),
         install="pip install vllm-router",
         packages=("vllm-router",),
     ),
@@ -194,13 +209,14 @@ def _places(contender: Contender, folder: Path) -> Iterator[Path]:
 
 
 def _is_named(folder: Path, contender: Contender) -> bool:
-    return folder.name == contender.name or folder.name.endswith(f"-{contender.name}")
+    name = contender.home or contender.name
+    return folder.name == name or folder.name.endswith(f"-{name}")
 
 
 def install(contender: Contender, folder: Path) -> str | None:
     """Install into a virtual environment of its own below `folder`; return why that failed."""
     assert contender.packages, f"{contender.name} is not installed by pip"
-    place = folder / contender.name
+    place = folder / (contender.home or contender.name)
     steps = (
         [sys.executable, "-m", "venv", str(place)],
         [str(place / "bin" / "python"), "-m", "pip", "install", "--quiet", *contender.packages],

@@ -21,7 +21,8 @@ RECEIVE_BYTES = 4_096
 STARTS_WITHIN_S = 10.0
 EVENTS_MIN, EVENTS_MAX = 150, 900
 """Half a minute to three and a half minutes of reading."""
-GIANT_SHARE = 0.05
+GIANT_EVERY = 20
+"""Of so many readers one asks for more than it can ever read."""
 GIANT_EVENTS = 40_000
 """Nine megabytes: more than the kernel and the gateway hold for one client."""
 END = b"data: [DONE]\n\n"
@@ -38,11 +39,10 @@ class Seen:
 
 async def read_streams(port: int, *, seconds: float, seed: int, seen: Seen) -> None:
     """One stream after the other until the time is over; the last one is left."""
-    chance = random.Random(seed)
+    chance, is_giant = random.Random(seed), seed % GIANT_EVERY == 0
     until = monotonic() + seconds
     await asyncio.sleep(chance.random() * STARTS_WITHIN_S)
     while monotonic() < until:
-        is_giant = chance.random() < GIANT_SHARE
         events = GIANT_EVENTS if is_giant else chance.randint(EVENTS_MIN, EVENTS_MAX)
         end = await _read_one(port, events, until=until, user=f"u{seed}", seen=seen)
         seen.ends[f"{'giant ' if is_giant else ''}{end}"] += 1

@@ -20,6 +20,7 @@ READY_S_MAX = 30.0
 SEQUENCES = 4_096
 """More than any test keeps open: nothing is to wait for a slot."""
 MB = 1_000_000
+REQUESTS = "fairgate_flow_control_requests_total{"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,12 @@ class Watched:
         with create_connection(("127.0.0.1", self.ticks_port)) as asking:
             told = json.loads(asking.makefile().read())
         return Held(wall_ms=told["wall_s"] * 1000, cpu_ms=told["cpu_s"] * 1000)
+
+    def cut(self) -> float:
+        """Requests so far whose client got no end, or left."""
+        metrics = httpx.get(f"{self.url}/metrics", timeout=10.0).text
+        lines = [line for line in metrics.splitlines() if line.startswith(REQUESTS)]
+        return sum(float(line.split()[-1]) for line in lines if 'outcome="done"' not in line)
 
     def ready(self) -> dict[str, Any]:
         """What `/readyz` says."""
