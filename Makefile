@@ -70,12 +70,13 @@ clean: ## caches and build outputs; .venv stays
 build/compiled/.done: $(COMPILED) | .venv/.installed-dev
 	rm -rf build/compiled
 	mkdir -p build/compiled/gateway
+	@touch build/compiled/.begun
 	for each in gateway/*; do case " $(dir $(COMPILED)) " in \
 		*" $$each/ "*) cp -r $$each build/compiled/gateway/ ;; \
 		*) ln -s ../../../$$each build/compiled/gateway/ ;; esac; done
 	cd build/compiled && ../../$(BIN)/mypyc $(COMPILED) >mypyc.log 2>&1 || \
 		{ tail -n 30 mypyc.log; exit 1; }
-	@touch $@
+	@touch -r build/compiled/.begun $@ # what was edited meanwhile is newer
 
 # --universal: one lock for every platform and Python from 3.11 on; no header: no address of an index.
 COMPILE = $(BIN)/python -m uv pip compile --quiet --universal --python-version 3.11 \

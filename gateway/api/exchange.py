@@ -228,7 +228,9 @@ class Exchange:
         while size <= held_max and (data := await answer.read()):
             chunks.append(data)
             size += len(data)
-        return b"".join(chunks)
+            if answer.is_complete and not answer.has_data:
+                break
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def _give_up(self, problem: EngineError) -> NoReturn:
         self._grant.finish(Outcome.REJECTED if problem.is_clients else Outcome.FAILED)
@@ -329,9 +331,7 @@ class Exchange:
             first = rewrite.plain(first)
         headers = [(b"content-type", answer.header(b"content-type") or JSON_TYPE)]
         if is_whole:
-            headers.append((b"content-length", b"%d" % len(first)))
-            await reply.begin(answer.status, headers)
-            await reply.finish(first)
+            await reply.whole(answer.status, headers, first)
             return
         await reply.begin(answer.status, headers)
         data = first

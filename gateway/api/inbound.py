@@ -82,6 +82,20 @@ class ClientCycle(RequestResponseCycle):
         if not more_body:
             self._complete()
 
+    def answer(self, status: int, headers: Any, body: bytes) -> bool:
+        """A whole answer, now; False where the client has not taken enough of the last one."""
+        if self.flow.write_paused:
+            return False
+        if self.disconnected:
+            return True
+        assert not self.response_started, "an answer begins once"
+        self.response_started = True
+        self.waiting_for_100_continue = False
+        head = self._head_of(status, headers)
+        self.transport.write(head + self._framed(body, more_body=False))
+        self._complete()
+        return True
+
     def push(self, data: bytes) -> bool:
         """Some of the body, now: what `send` does, for whoever need not wait.
 

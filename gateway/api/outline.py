@@ -122,6 +122,11 @@ def _first_numbers(text: bytes, lists: int) -> bytes:
     return numbers + b"]" * lists if numbers.count(b"[") == lists <= 2 else b"[]"
 
 
+def is_plain(body: bytes) -> bool:
+    """Whether there is nothing to do: it is small, and all of it is ASCII."""
+    return len(body) <= OUTLINED_BYTES and body.isascii()
+
+
 async def outline_of(body: bytes) -> Outline | None:
     """The outline of `body`; None where it is small enough to be parsed as it is.
 

@@ -26,7 +26,10 @@ DIRECT = "fairgate.direct"
 
 
 class Direct(Protocol):
-    """A server that takes some of a body without being awaited."""
+    """A server that takes bytes without being awaited."""
+
+    def answer(self, status: int, headers: Pairs, body: bytes) -> bool:
+        """Send a whole answer. False: not now, the client is slow with what went before."""
 
     def push(self, data: bytes) -> bool:
         """Send it. False: it is on its way, but the client is slow."""
@@ -69,6 +72,18 @@ class Reply:
         """Add a header to what is sent first; without effect once that is out."""
         self._headers.append((name, value))
 
+    async def whole(self, status: int, headers: Pairs, body: bytes) -> None:
+        """Send all of an answer, unless a comment already began it."""
+        headers.append((b"content-length", b"%d" % len(body)))
+        direct = self.direct
+        if direct is not None and not self.has_started:
+            if direct.answer(status, self._headers + headers, body):
+                self.has_started = self.is_finished = True
+                self.status = status
+                return
+        await self.begin(status, headers)
+        await self.finish(body)
+
     async def begin(self, status: int, headers: Pairs) -> None:
         """Send status and headers, unless a comment already did."""
         if self.has_started:
@@ -109,11 +124,8 @@ class Reply:
         if self.is_finished:
             return
         if not self.has_started:
-            body = self._shape.error_body(error)
-            length = b"%d" % len(body)
-            headers = [(b"content-type", JSON_TYPE), (b"content-length", length)]
-            await self.begin(error.status, headers + retry_headers(error))
-            await self.finish(body)
+            headers = [(b"content-type", JSON_TYPE), *retry_headers(error)]
+            await self.whole(error.status, headers, self._shape.error_body(error))
         elif self.streams:
             # Glued to an event that broke off, the error would be lost with it.
             gap = b"" if self._sent.endswith(BLANK_LINES) else BLANK_LINES[0]
