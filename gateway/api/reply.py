@@ -76,11 +76,14 @@ class Reply:
         """Send all of an answer, unless a comment already began it."""
         headers.append((b"content-length", b"%d" % len(body)))
         direct = self.direct
-        if direct is not None and not self.has_started:
-            if direct.answer(status, self._headers + headers, body):
-                self.has_started = self.is_finished = True
-                self.status = status
-                return
+        if (
+            direct is not None
+            and not self.has_started
+            and direct.answer(status, self._headers + headers, body)
+        ):
+            self.has_started = self.is_finished = True
+            self.status = status
+            return
         await self.begin(status, headers)
         await self.finish(body)
 

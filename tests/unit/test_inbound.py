@@ -412,3 +412,31 @@ async def test_nothing_is_pushed_to_a_client_that_left() -> None:
     client.leave()
     await client.settle()
     assert parts == [True]
+
+
+async def test_a_whole_answer_can_be_written_without_being_awaited() -> None:
+    """Two coroutines and two messages less for every plain request."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert scope[DIRECT].answer(200, [(b"content-length", b"2")], b"{}")
+
+    client = Client(app)
+    (write,) = await client.send(GET)
+    assert write == b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
+    assert await client.send(GET) == [write], "the connection is kept"
+
+
+async def test_a_whole_answer_waits_where_the_last_one_has_not_been_taken() -> None:
+    """A client that pipelines and does not read would fill the memory."""
+    told: list[bool] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        client.connection.pause_writing()
+        told.append(scope[DIRECT].answer(200, [(b"content-length", b"2")], b"{}"))
+        client.connection.resume_writing()
+        await send(start(200, (b"content-length", b"2")))
+        await send(body(b"{}"))
+
+    client = Client(app)
+    assert len(await client.send(GET)) == 1
+    assert told == [False]
