@@ -69,11 +69,7 @@ class Gateway:
             cards=self.fleet.cards,
             lists=self.fleet.lists,
         )
-        asking = Asking(
-            tier_ranks={name: rank for rank, name in enumerate(settings.tier_names)},
-            service_tiers=settings.tier_by_service_tier,
-            users=UserNames(settings.bounds.users_per_tenant, clock, settings.known_users()),
-        )
+        asking = _asking(settings, clock)
         places = Places()
         self.relay = Relay(
             gate=LocalGate(self.dispatcher, taken_back=lambda: self.metrics.recalled("queued")),
@@ -162,6 +158,14 @@ class Gateway:
     def _settled(self, record: SettledRequest) -> None:
         self.metrics.settled(record)
         log_settled(record)
+
+
+def _asking(settings: Settings, clock: Callable[[], float]) -> Asking:
+    return Asking(
+        tier_ranks={name: rank for rank, name in enumerate(settings.tier_names)},
+        service_tiers=settings.tier_by_service_tier,
+        users=UserNames(settings.bounds.users_per_tenant, clock, settings.known_users()),
+    )
 
 
 def _admin_key(settings: Settings) -> tuple[str | None, str]:

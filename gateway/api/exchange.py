@@ -4,6 +4,7 @@ The slot is returned when the *upstream* ends, not when the client has read ever
 """
 
 import asyncio
+import re
 from typing import NoReturn
 
 from gateway.api import outgoing
@@ -23,8 +24,12 @@ from gateway.upstream.sse import RESPONSE_TAIL_BYTES, Events, PlainMeter, Stream
 
 WHOLE_ANSWER_BYTES_MAX = 1 << 20
 """A plain answer up to this size is passed on when complete, so that it can still be retried."""
+FIRST_EVENT_BYTES_MAX = 1 << 20
+"""A stream is passed on once so much of it has come, be its first event complete or not."""
 REWRITTEN_ANSWER_BYTES_MAX = 64 << 20
 """A plain answer that must be changed is held whole; a larger one is passed on unchanged."""
+
+LARGE_ERROR = re.compile(rb'(?:event: error\s+)?data:\s*\{\s*"(?:error|type"\s*:\s*"error)"')
 
 
 class RetryElsewhereError(Exception):
@@ -34,6 +39,10 @@ class RetryElsewhereError(Exception):
         super().__init__(error.message)
         self.replica = replica
         self.error = error
+
+
+class ClientStalledError(Exception):
+    """The client keeps its connection and takes nothing of its answer."""
 
 
 class Exchange:
@@ -55,6 +64,11 @@ class Exchange:
         self._is_passing = False
         """Whether anything of the answer may have reached the client."""
         self._gives_up: asyncio.Task[None] | None = None
+        self._cancels = 0
+        """How often it was cancelled by us."""
+        self._is_cut_off = False
+        self._unsent: int | None = None
+        """What the client had not taken when it was last looked at."""
         self._meter: StreamMeter | PlainMeter = PlainMeter(surroundings.clock)
         self._outcome: Outcome | None = None
         """Set where the end of the upstream alone does not tell it."""
@@ -95,6 +109,9 @@ class Exchange:
         except asyncio.CancelledError:
             if not self._is_given_up():
                 raise
+            if self._is_cut_off:
+                self.abandoned()
+                raise ClientStalledError from None
             self.close()
             self._grant.finish(Outcome.FAILED)
             error = UpstreamTimeoutError("The engine stopped answering.")
@@ -102,9 +119,26 @@ class Exchange:
                 raise error from None
             raise RetryElsewhereError(self._grant.replica, error) from None
 
+    def look_at_client(self, now: float) -> None:
+        """A client that has taken anything since the last look is slow, and no more than that."""
+        direct = self._reply.direct
+        if self.writing_since is None or direct is None:
+            self._unsent = None
+            return
+        unsent = direct.unsent()
+        if self._unsent is not None and unsent < self._unsent:
+            self.writing_since = now
+        self._unsent = unsent
+
+    def cut_off(self, task: "asyncio.Task[None]") -> None:
+        """The client takes nothing any more: leave it, and stop the engine."""
+        self._is_cut_off = True
+        self.give_up(task)
+
     def give_up(self, task: "asyncio.Task[None]") -> None:
         """The engine has stalled: end this, which `task` carries, as a failure of the engine."""
         self._gives_up = task
+        self._cancels += 1
         task.cancel()
 
     async def _run(self) -> None:
@@ -127,10 +161,15 @@ class Exchange:
             raise _broke_off(broken) from broken
 
     def _is_given_up(self) -> bool:
-        """Whether the cancellation under way is `give_up`'s alone; it is taken back then."""
-        task = self._gives_up
-        self._gives_up = None
-        return task is not None and task.uncancel() == 0
+        """Whether the cancellation under way is ours alone; it is taken back then."""
+        task, self._gives_up = self._gives_up, None
+        if task is None:
+            return False
+        others = 0
+        while self._cancels:
+            self._cancels -= 1
+            others = task.uncancel()
+        return others == 0
 
     def abandoned(self) -> None:
         """The client left: charge what was produced."""
@@ -209,12 +248,15 @@ class Exchange:
 
         Raises UpstreamBrokenError for a stream without any.
         """
-        chunks = []
+        chunks, size = [], 0
         while answer.has_data or not (meter.events or meter.error_event or meter.is_done):
             data = await answer.read()
             if not data:
                 break
             chunks.append(data)
+            size += len(data)
+            if size > FIRST_EVENT_BYTES_MAX and not meter.events:
+                return _large_first(b"".join(chunks))
         if meter.error_event is not None and not meter.events:
             return b"", engine_error(200, meter.error_event)
         if not (meter.events or meter.is_done):
@@ -358,3 +400,10 @@ class Exchange:
 
 def _broke_off(broken: UpstreamBrokenError) -> UpstreamFailedError:
     return UpstreamFailedError(f"The engine's answer broke off: {broken}.")
+
+
+def _large_first(first: bytes) -> tuple[bytes, EngineError | None]:
+    """The beginning of a stream whose first event is very large; an error is one all the same."""
+    if LARGE_ERROR.match(first):
+        return b"", EngineError(500, "an error too long to be passed on")
+    return first, None

@@ -5,7 +5,7 @@ tells of a client that left only whoever asks. Here headers leave with the first
 and the departure of a client ends what is done for it.
 """
 
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
@@ -15,6 +15,7 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from gateway.api.disconnect import DEPARTURE, Departure
 from gateway.api.framing import LAST_CHUNK, Head, chunk
+from gateway.api.kernel import unsent_bytes
 from gateway.api.reply import DIRECT
 
 BODILESS = frozenset({204, 304})
@@ -24,7 +25,7 @@ BODILESS = frozenset({204, 304})
 class ClientConnection(HttpToolsProtocol):
     """One connection of a client."""
 
-    _under_way: RequestResponseCycle | None = None
+    _under_way: "ClientCycle | None" = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone.
@@ -38,6 +39,7 @@ class ClientConnection(HttpToolsProtocol):
             cycle.disconnected = True
             cycle.message_event.set()
             cycle.scope[DEPARTURE].happened()  # type: ignore[literal-required]  # our own key
+            cycle.leave_scope()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         # uvicorn makes its cycles by itself; this one differs only in how it writes, and is left
@@ -45,7 +47,7 @@ class ClientConnection(HttpToolsProtocol):
         cycle.__class__ = ClientCycle
         cycle.scope[DEPARTURE] = Departure()  # type: ignore[literal-required]  # our own key
         cycle.scope[DIRECT] = cycle  # type: ignore[literal-required]  # our own key
-        self._under_way = cycle
+        self._under_way = cast(ClientCycle, cycle)
         super()._start_asgi_task(cycle, app)
 
 
@@ -111,6 +113,17 @@ class ClientCycle(RequestResponseCycle):
         """The client has taken enough for more to be sent, or left."""
         await self.flow.drain()
 
+    def unsent(self) -> int:
+        """Bytes that the client has not taken yet."""
+        held: int = self.transport.get_write_buffer_size()
+        socket = self.transport.get_extra_info("socket")
+        return held if socket is None else held + unsent_bytes(socket)
+
+    def abort(self) -> None:
+        """Leave the client, which loses what it has not taken."""
+        self.disconnected = True
+        self.transport.abort()
+
     def _head_of(self, status: int, headers: Any) -> bytes:
         """Status line and headers, and what they say of the body."""
         head = Head([*self.default_headers, *headers])
@@ -144,10 +157,15 @@ class ClientCycle(RequestResponseCycle):
             raise RuntimeError("an answer is longer than its content-length")
         return body
 
+    def leave_scope(self) -> None:
+        """It holds the scope; as long as the scope holds it, only the collector frees both."""
+        self.scope.pop(DIRECT, None)  # type: ignore[misc]  # our own key
+
     def _complete(self) -> None:
         if self.expected_content_length:
             raise RuntimeError("an answer is shorter than its content-length")
         self.response_complete = True
+        self.leave_scope()
         self.message_event.set()
         if not self.keep_alive:
             self.transport.close()

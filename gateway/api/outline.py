@@ -10,7 +10,7 @@ import re
 from codecs import getincrementaldecoder
 from secrets import token_hex
 
-from gateway.api.strings import end_of_string, shortened
+from gateway.api.strings import FIRST_LOOK_BYTES, look_for_end, shortened
 from gateway.errors import BadRequestError
 from gateway.upstream.pieces import Part
 
@@ -26,6 +26,8 @@ KEPT_NUMBERS_BYTES = 32 << 10
 SLICE_BYTES = 512 << 10
 """Looked at between two turns of the loop."""
 STRINGS_A_TURN = 1_000
+STRINGS_A_SLICE = 250
+"""Looking through a slice of one that is full of escapes takes as long as so many short ones."""
 
 _Decoder = getincrementaldecoder("utf-8")
 
@@ -81,7 +83,13 @@ class Outline:
                 await self._look_between_strings(at, gap_end)
             if quote < 0:
                 return
-            at = end_of_string(body, quote + 1)
+            at, is_over = look_for_end(body, quote + 1, FIRST_LOOK_BYTES)
+            while not is_over:
+                at, is_over = look_for_end(body, at)
+                steps += STRINGS_A_SLICE
+                if steps >= STRINGS_A_TURN:
+                    steps = 0
+                    await asyncio.sleep(0)
             steps += 1
             if at - quote > LONG_BYTES:
                 self._take_out(quote, at, shortened(body, quote, at))

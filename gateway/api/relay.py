@@ -20,7 +20,7 @@ from gateway.api.disconnect import (
     Send,
     cancelled_when_client_leaves,
 )
-from gateway.api.exchange import Exchange, RetryElsewhereError
+from gateway.api.exchange import ClientStalledError, Exchange, RetryElsewhereError
 from gateway.api.form import read_form
 from gateway.api.life import Life
 from gateway.api.models import ModelTable
@@ -95,6 +95,9 @@ class Relay:
             await reply.fail(error)
         except ClientLeftError:
             life.outcome = "cancelled"
+        except ClientStalledError:
+            life.outcome = "client_stalled"
+            reply.cut()
         except asyncio.CancelledError:
             life.outcome = "cancelled"
             raise

@@ -37,6 +37,12 @@ class Direct(Protocol):
     async def drained(self) -> None:
         """Wait until the client has taken enough for more, or left."""
 
+    def unsent(self) -> int:
+        """Bytes that the client has not taken yet."""
+
+    def abort(self) -> None:
+        """Leave the client, which loses what it has not taken."""
+
 
 class Reply:
     """The answer to one request."""
@@ -121,6 +127,12 @@ class Reply:
         """Tell a streaming client where it stands; keeps proxies and clients from giving up."""
         await self.begin_stream()
         await self.write(self._shape.waits(position, eta_s))
+
+    def cut(self) -> None:
+        """End without an end: the client takes nothing, so nothing can be told."""
+        self.is_finished = True
+        if self.direct is not None:
+            self.direct.abort()
 
     async def fail(self, error: GatewayError) -> None:
         """End with an error, in the form that the state of the answer still allows."""

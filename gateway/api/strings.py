@@ -11,6 +11,9 @@ SAMPLE_BYTES = 96
 CHARACTER_BYTES_MAX = 12
 """One character as two escapes; a cut moves back by no more."""
 SLICE_BYTES = 64 << 10
+FIRST_LOOK_BYTES = 256
+"""Most strings end within it; looking further is doubled each time."""
+BACKSLASH = 0x5C
 
 _TEXT = msgspec.json.Decoder(str)
 
@@ -20,14 +23,29 @@ def end_of_string(text: bytes, at: int) -> int:
 
     The end of `text` where it is cut off before that.
     """
-    while (quote := text.find(b'"', at)) >= 0:
-        before = quote
-        while before > at and text[before - 1] == 0x5C:
-            before -= 1
-        if (quote - before) % 2 == 0:
-            return quote + 1
-        at = quote + 1
-    return len(text)
+    is_over, size = False, FIRST_LOOK_BYTES
+    while not is_over:
+        at, is_over = look_for_end(text, at, size)
+        size = min(2 * size, SLICE_BYTES)
+    return at
+
+
+def look_for_end(text: bytes, at: int, size: int = SLICE_BYTES) -> tuple[int, bool]:
+    """The same within `size` bytes, at least 2: (the end, True), or (where to go on, False)."""
+    quote = text.find(b'"', at, at + size)
+    if quote >= 0 and (quote == at or text[quote - 1] != BACKSLASH):
+        return quote + 1, True
+    piece = text[at : at + size]
+    if BACKSLASH in piece:
+        # Escaped backslashes first: what is left before a quote escapes it.
+        piece = piece.replace(b"\\\\", b"__").replace(b'\\"', b"__")
+        quote = piece.find(b'"')
+        if quote >= 0:
+            return at + quote + 1, True
+    at += len(piece)
+    if at >= len(text):
+        return len(text), True
+    return at - piece.endswith(b"\\"), False
 
 
 def shortened(text: bytes, start: int, end: int) -> bytes:

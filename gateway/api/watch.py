@@ -38,7 +38,7 @@ async def watch(
         for progressed in progress(relay):
             tell(progressed)
         now = clock()
-        cut_stalled(relay, now - client_stall_s)
+        cut_stalled(relay, now, client_stall_s)
         give_up_stalled(relay, is_stalled, now)
 
 
@@ -51,12 +51,13 @@ def progress(relay: Relay) -> list[Progressed]:
     return [Progressed(replica, tokens) for replica, tokens in produced.items()]
 
 
-def cut_stalled(relay: Relay, horizon: float) -> None:
-    """End exchanges whose client has taken nothing since `horizon`."""
+def cut_stalled(relay: Relay, now: float, client_stall_s: float) -> None:
+    """End exchanges whose client has taken nothing for `client_stall_s`."""
     for exchange, task in list(relay.open.items()):
+        exchange.look_at_client(now)
         since = exchange.writing_since
-        if task is not None and since is not None and since < horizon:
-            task.cancel()
+        if task is not None and since is not None and since < now - client_stall_s:
+            exchange.cut_off(task)
 
 
 def give_up_stalled(relay: Relay, is_stalled: IsStalled, now: float) -> None:

@@ -206,8 +206,9 @@ class Answer:
             return
         self._error = error
         self.is_complete = error is None
-        if self._on_end is not None:
-            self._on_end(self.is_complete)
+        on_end, self._on_end = self._on_end, None  # whoever asked must not be held by it
+        if on_end is not None:
+            on_end(self.is_complete)
         self._wake()
 
     def _take(self, data: bytes) -> None:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.api.auth import Asked
-from gateway.api.exchange import Exchange, RetryElsewhereError
+from gateway.api.exchange import ClientStalledError, Exchange, RetryElsewhereError
 from gateway.api.life import Life
 from gateway.api.reply import Reply
 from gateway.api.routes import CHAT, MESSAGES, RESPONSES, Route
@@ -346,3 +346,104 @@ async def test_a_busy_engine_is_left_and_the_request_waits() -> None:
     assert bench.ticket.bounces == 1
     assert bench.ticket.ends == []
     bench.task.cancel()
+
+
+class SlowClient:
+    """A client's side of the connection, of which so many bytes are not taken yet."""
+
+    def __init__(self) -> None:
+        self.left = 0
+        self.is_aborted = False
+        self._taken = asyncio.Event()
+
+    def answer(self, status: int, headers: object, body: bytes) -> bool:
+        """Never whole."""
+        return False
+
+    def push(self, data: bytes) -> bool:
+        """Taken, and too much."""
+        self.left += len(data)
+        return False
+
+    async def drained(self) -> None:
+        """Never."""
+        await self._taken.wait()
+
+    def unsent(self) -> int:
+        """What it has not taken."""
+        return self.left
+
+    def abort(self) -> None:
+        """The end."""
+        self.is_aborted = True
+
+
+async def slowly_read() -> tuple[Bench, SlowClient]:
+    """A stream whose client stopped taking it at instant 105."""
+    bench, slow = await begun(), SlowClient()
+    bench.reply.direct = slow
+    bench.engine.begins()
+    bench.engine.says(TOKEN)
+    await bench.settle()
+    bench.now = 105.0
+    bench.engine.says(TOKEN)
+    await bench.settle()
+    assert bench.exchange.writing_since == 105.0
+    return bench, slow
+
+
+async def test_a_client_that_takes_a_little_now_and_then_is_not_stalled() -> None:
+    """A kernel takes megabytes before it asks for more: that is minutes of slow reading."""
+    bench, slow = await slowly_read()
+    bench.exchange.look_at_client(120.0)
+    assert bench.exchange.writing_since == 105.0, "nothing to compare with yet"
+    slow.left -= 1
+    bench.exchange.look_at_client(130.0)
+    assert bench.exchange.writing_since == 130.0
+    bench.exchange.look_at_client(140.0)
+    assert bench.exchange.writing_since == 130.0
+    bench.exchange.cut_off(bench.task)
+    with pytest.raises(ClientStalledError):
+        await bench.task
+
+
+async def test_a_client_that_is_cut_off_pays_for_what_was_made() -> None:
+    """And its request ends as that, not as an error inside the server."""
+    bench, _ = await slowly_read()
+    bench.exchange.cut_off(bench.task)
+    with pytest.raises(ClientStalledError):
+        await bench.task
+    assert bench.cancelling == 0
+    assert bench.ticket.ends == [(Outcome.CANCELLED, Usage(output_tokens=2))]
+
+
+async def test_a_cut_while_the_engine_is_given_up_is_one_end() -> None:
+    """Two of our own cancellations must not look like one from elsewhere."""
+    bench, _ = await slowly_read()
+    bench.exchange.give_up(bench.task)
+    bench.exchange.cut_off(bench.task)
+    with pytest.raises(ClientStalledError):
+        await bench.task
+    assert bench.cancelling == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "is_error"),
+    [(b'data: {"choices":["', False), (b'data: {"error":{"message":"', True)],
+)
+async def test_a_first_event_of_megabytes_is_not_gathered(first: bytes, is_error: bool) -> None:
+    """An error of 114 MB would be held four times over; an answer that long is passed on."""
+    bench = await begun()
+    bench.engine.begins()
+    bench.engine.says(first + b"x" * (600 << 10))
+    await bench.settle()
+    assert not bench.written
+    bench.engine.says(b"x" * (600 << 10))
+    await bench.settle()
+    if is_error:
+        with pytest.raises(RetryElsewhereError):
+            await bench.task
+        return
+    assert sum(map(len, bench.written)) > 1 << 20
+    bench.task.cancel()
+    await asyncio.wait([bench.task])

@@ -401,11 +401,12 @@ async def test_nothing_is_pushed_to_a_client_that_left() -> None:
     parts: list[bool] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
+        direct = scope[DIRECT]
         await send(start())
         await send({"type": "http.response.body", "body": b"one", "more_body": True})
         assert (await receive())["type"] == "http.request"
         assert (await receive())["type"] == "http.disconnect"
-        parts.append(scope[DIRECT].push(b"two"))
+        parts.append(direct.push(b"two"))
 
     client = Client(app)
     await client.send(GET)

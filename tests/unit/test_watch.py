@@ -21,6 +21,15 @@ class Open:
     silent_since: float | None = None
     has_begun: bool = False
     given_up: bool = False
+    looked_at: list[float] = field(default_factory=list)
+
+    def look_at_client(self, now: float) -> None:
+        """As `Exchange.look_at_client`."""
+        self.looked_at.append(now)
+
+    def cut_off(self, task: "asyncio.Task[None]") -> None:
+        """As `Exchange.cut_off`."""
+        task.cancel()
 
     def give_up(self, task: "asyncio.Task[None]") -> None:
         """As `Exchange.give_up`."""
@@ -76,9 +85,10 @@ def test_only_a_client_that_took_nothing_for_too_long_is_cut_off() -> None:
         slow = carrier.carry(Open("slow", writing_since=50.0))
         idle = carrier.carry(Open("idle"))
         carrier.open[Open("nobody", writing_since=1.0)] = None
-        cut_stalled(carrier.relay, horizon=40.0)
+        cut_stalled(carrier.relay, now=70.0, client_stall_s=30.0)
         await asyncio.sleep(0)
         assert (stalled.cancelled(), slow.done(), idle.done()) == (True, False, False)
+        assert all(exchange.looked_at == [70.0] for exchange in carrier.open)
         for task in (slow, idle):
             task.cancel()
 
