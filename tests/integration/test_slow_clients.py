@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
