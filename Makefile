@@ -1,5 +1,5 @@
 # One verb a line; CI (.ci/run) calls the same ones. Needs Python 3.11+, make, and a package index.
-# ARGS goes to the command behind the verb: make demo ARGS="--seconds 10", make test ARGS="-n 2".
+# ARGS goes to the command behind the verb: make demo ARGS="--seconds 10", make test ARGS="-n 0".
 PYTHON ?= python3
 ARGS ?=
 BIN := .venv/bin
@@ -27,7 +27,7 @@ demo: setup ## two emulated replicas, the gateway and a mixed load
 	$(BIN)/fairgate demo $(ARGS)
 
 test: .venv/.installed-dev ## all tests that need nothing but Python
-	$(BIN)/pytest -q $(ARGS)
+	$(BIN)/pytest -q -n 2 $(ARGS)
 
 check: .venv/.installed-dev ## lint, format, types, import directions
 	$(BIN)/ruff check .

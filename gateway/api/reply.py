@@ -48,8 +48,8 @@ class Reply:
     """The answer to one request."""
 
     __slots__ = (
-        "_headers", "_send", "_sent", "_shape", "direct", "has_started", "is_finished", "status",
-        "streams",
+        "_headers", "_is_alone", "_send", "_sent", "_shape", "direct", "has_started",
+        "is_finished", "status", "streams",
     )  # fmt: skip
 
     def __init__(
@@ -62,6 +62,8 @@ class Reply:
         self._send = send
         self.direct = direct
         """For what need not be awaited; None where the server has no such way."""
+        # Who stands between, a middleware, may have headers to add.
+        self._is_alone = direct is not None and getattr(send, "__self__", None) is direct
         self._shape = shape
         self._headers: Pairs = [(b"x-request-id", request_id)]
         if shape.id_header != b"x-request-id":
@@ -84,6 +86,7 @@ class Reply:
         direct = self.direct
         if (
             direct is not None
+            and self._is_alone
             and not self.has_started
             and direct.answer(status, self._headers + headers, body)
         ):
