@@ -59,8 +59,9 @@ def test_in_a_folder_everything_is_looked_for(tmp_path: Path, said: list[str]) -
     for name in ("smg", "vllm-router"):
         (tmp_path / name / "bin").mkdir(parents=True)
         fake_program(tmp_path / name / "bin", name, "1.0")
-    assert names(Options(peers_folder=tmp_path), said) == ["vllm-router", "smg"]
-    assert len(said) == len(PEERS) - 2
+    found = names(Options(peers_folder=tmp_path), said)
+    assert found == ["vllm-router", "vllm-router-default", "smg"]
+    assert len(said) == len(PEERS) - 3
 
 
 def test_named_peers_are_the_only_ones(path: Path, said: list[str]) -> None:
