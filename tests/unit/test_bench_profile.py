@@ -79,7 +79,7 @@ def test_only_the_dearest_functions_are_shown() -> None:
     ("place", "expected"),
     [
         ("/a/.venv/lib/python3.11/site-packages/uvicorn/main.py:5", "uvicorn/main.py:5"),
-        ("/work/gateway/core/scheduler.py:9", "gateway/core/scheduler.py:9"),
+        ("/srv/fairgate/gateway/core/scheduler.py:9", "gateway/core/scheduler.py:9"),
         ("/usr/lib/python3.11/asyncio/runners.py:118", "asyncio/runners.py:118"),
         ("C", "C"),
     ],
