@@ -10,7 +10,7 @@ from typing import NoReturn
 from gateway.api import outgoing
 from gateway.api.life import Life
 from gateway.api.openai import EngineError, engine_error
-from gateway.api.passing import error_body_of
+from gateway.api.passing import beginning_of, error_body_of
 from gateway.api.reply import EVENT_STREAM, JSON_TYPE, Direct, Reply
 from gateway.api.shapes import shape_of
 from gateway.api.stored import Place
@@ -63,9 +63,8 @@ class Exchange:
         self._sent_at: float | None = None
         self._is_passing = False
         """Whether anything of the answer may have reached the client."""
-        self._gives_up: asyncio.Task[None] | None = None
         self._cancels = 0
-        """How often it was cancelled by us."""
+        """How often the task that carries it was cancelled from here."""
         self._is_cut_off = False
         self._unsent: int | None = None
         """What the client had not taken when it was last looked at."""
@@ -107,7 +106,7 @@ class Exchange:
         try:
             await self._run()
         except asyncio.CancelledError:
-            if not self._is_given_up():
+            if not self._is_interrupted():
                 raise
             if self._is_cut_off:
                 self.abandoned()
@@ -133,11 +132,13 @@ class Exchange:
     def cut_off(self, task: "asyncio.Task[None]") -> None:
         """The client takes nothing any more: leave it, and stop the engine."""
         self._is_cut_off = True
-        self.give_up(task)
+        self._interrupt(task)
 
     def give_up(self, task: "asyncio.Task[None]") -> None:
         """The engine has stalled: end this, which `task` carries, as a failure of the engine."""
-        self._gives_up = task
+        self._interrupt(task)
+
+    def _interrupt(self, task: "asyncio.Task[None]") -> None:
         self._cancels += 1
         task.cancel()
 
@@ -160,12 +161,10 @@ class Exchange:
         except UpstreamBrokenError as broken:
             raise _broke_off(broken) from broken
 
-    def _is_given_up(self) -> bool:
+    def _is_interrupted(self) -> bool:
         """Whether the cancellation under way is ours alone; it is taken back then."""
-        task, self._gives_up = self._gives_up, None
-        if task is None:
-            return False
-        others = 0
+        task, others = asyncio.current_task(), 1
+        assert task is not None
         while self._cancels:
             self._cancels -= 1
             others = task.uncancel()
@@ -197,7 +196,7 @@ class Exchange:
                 return answer, first
             answer.close()
             if not problem.is_busy:
-                self._give_up(problem)
+                self._fail(problem)
             await self._grant.bounce()
 
     async def _asked(self) -> tuple[Answer, bytes, EngineError | None]:
@@ -210,7 +209,10 @@ class Exchange:
         if answer.status >= 400:
             problem = engine_error(answer.status, await error_body_of(answer))
         elif isinstance(self._meter, PlainMeter):
-            first = await self._whole(answer)
+            held_max = (
+                WHOLE_ANSWER_BYTES_MAX if self._rewrite is None else REWRITTEN_ANSWER_BYTES_MAX
+            )
+            first = await beginning_of(answer, held_max)
         return answer, first, problem
 
     async def _hang_up(self) -> None:
@@ -263,18 +265,7 @@ class Exchange:
             raise UpstreamBrokenError("the stream ended before it began", is_fresh=False)
         return b"".join(chunks), None
 
-    async def _whole(self, answer: Answer) -> bytes:
-        """The complete plain answer, or its beginning where it is too large to hold."""
-        held_max = WHOLE_ANSWER_BYTES_MAX if self._rewrite is None else REWRITTEN_ANSWER_BYTES_MAX
-        chunks, size = [], 0
-        while size <= held_max and (data := await answer.read()):
-            chunks.append(data)
-            size += len(data)
-            if answer.is_complete and not answer.has_data:
-                break
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-    def _give_up(self, problem: EngineError) -> NoReturn:
+    def _fail(self, problem: EngineError) -> NoReturn:
         self._grant.finish(Outcome.REJECTED if problem.is_clients else Outcome.FAILED)
         error = problem.as_error()
         if problem.is_clients:
@@ -291,12 +282,11 @@ class Exchange:
         if ident is None:
             return
         assert life.asked is not None
-        alias = self._call.model if self._call.model not in (None, life.model) else None
         place = Place(
             replica=self._grant.replica,
             tenant=life.asked.tenant,
             user=life.asked.user,
-            alias=alias,
+            alias=life.alias,
             service_tier=self._around.service_tier_for(life),
         )
         self._around.places.note(ident, place)
@@ -310,7 +300,7 @@ class Exchange:
         reply.add_header(b"x-fairgate-replica", life.replica.encode("latin-1", "replace"))
         if life.position:
             reply.add_header(b"x-fairgate-position", b"%d" % life.position)
-        if self._call.model not in (None, life.model):
+        if life.alias is not None:
             reply.add_header(b"x-fairgate-model", life.model.encode("latin-1", "replace"))
 
     async def _pass_stream(self, answer: Answer, first: bytes) -> None:

@@ -46,6 +46,13 @@ class Life:
         """The id of this attempt: engines have broken on ids that they saw twice."""
         return f"{self.request_id}-{self.attempts}"
 
+    @property
+    def alias(self) -> str | None:
+        """The model name that the client used, where it is not the engine's own."""
+        assert self.call is not None
+        name = self.call.model
+        return None if name == self.model else name
+
     def next_request(self, excluded: frozenset[str]) -> Request:
         """The scheduler's view of the next attempt."""
         assert self.call is not None

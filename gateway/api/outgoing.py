@@ -43,7 +43,7 @@ def body(life: Life, priority: int | None) -> bytes | Sendable:
     """The body; `priority` in the engine's own polarity, None where it takes none."""
     call = life.call
     assert call is not None
-    model = None if call.model in (None, life.model) else life.model
+    model = None if life.alias is None else life.model
     if call.upload is not None:
         return call.upload if model is None else call.upload.renamed(model)
     if model is None and priority is None and not call.asks_usage:

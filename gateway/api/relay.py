@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from random import getrandbits
 
-from gateway.api.auth import Asking, Headers, authenticated, headers_of
+from gateway.api.auth import Asked, Asking, Headers, authenticated, headers_of
 from gateway.api.call import Call
 from gateway.api.disconnect import (
     DEPARTURE,
@@ -122,17 +122,19 @@ class Relay:
         life.asked = asked = self._asking.asked(principal, headers, call)
         life.forwarded = forwarded(headers)
         if call.previous_response_id is not None:
-            place = self._around.places.of(
-                call.previous_response_id, tenant=asked.tenant, user=asked.user
-            )
-            replicas = self._around.fleet.names()
-            if place.replica not in replicas:
-                raise no_such_response(call.previous_response_id)
-            life.pinned = replicas - {place.replica}
+            life.pinned = self._all_but_the_holder(call.previous_response_id, asked)
         if self._prefixes is not None and call.output_tokens_max != 0:
             life.prefix = self._prefixes.of(call.fields, model=life.model, tenant=life.asked.tenant)
         reply.streams = call.streams
         reply.add_header(b"x-fairgate-tier", self._tiers[life.asked.tier].encode("latin-1"))
+
+    def _all_but_the_holder(self, response_id: str, asked: Asked) -> frozenset[str]:
+        """Replicas that cannot go on from a response. Raises ResponseNotFoundError."""
+        place = self._around.places.of(response_id, tenant=asked.tenant, user=asked.user)
+        replicas = self._around.fleet.names()
+        if place.replica not in replicas:
+            raise no_such_response(response_id)
+        return replicas - {place.replica}
 
     async def _call(self, route: Route, headers: Headers, receive: Receive) -> Call:
         """Read and understand the body."""

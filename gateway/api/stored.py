@@ -21,7 +21,7 @@ from gateway.api.disconnect import (
     cancelled_when_client_leaves,
 )
 from gateway.api.openai import engine_error
-from gateway.api.passing import error_body_of
+from gateway.api.passing import beginning_of, error_body_of
 from gateway.api.reply import JSON_TYPE, Reply
 from gateway.api.rewrite import Rewrite
 from gateway.api.routes import RESPONSES_PREFIX
@@ -153,26 +153,16 @@ async def _pass_on(answer: Answer, reply: Reply, place: Place, limit: asyncio.Ti
     rewrite = Rewrite(model=place.alias, service_tier=place.service_tier, events=Events.RESPONSE)
     reply.streams = is_stream
     if not is_stream:
-        body = rewrite.plain(await _whole(answer))
-        length = (b"content-length", b"%d" % len(body))
-        await reply.begin(answer.status, [(b"content-type", content_type), length])
-        await reply.finish(body)
+        body = await beginning_of(answer, STORED_BYTES_MAX)
+        if len(body) > STORED_BYTES_MAX:
+            raise UpstreamFailedError("The stored response is too large to be passed on.")
+        await reply.whole(answer.status, [(b"content-type", content_type)], rewrite.plain(body))
         return
     limit.reschedule(None)
     await reply.begin_stream(content_type)
     while data := await answer.read():
         await reply.write(rewrite.chunk(data))
     await reply.finish(rewrite.rest())
-
-
-async def _whole(answer: Answer) -> bytes:
-    chunks, size = [], 0
-    while data := await answer.read():
-        chunks.append(data)
-        size += len(data)
-        if size > STORED_BYTES_MAX:
-            raise UpstreamFailedError("The stored response is too large to be passed on.")
-    return b"".join(chunks)
 
 
 def _asked_for(scope: Scope) -> tuple[str, bool]:

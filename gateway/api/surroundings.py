@@ -27,17 +27,14 @@ class Surroundings:
 
     def rewrite_for(self, life: Life) -> Rewrite | None:
         """What must differ in the answer; None, the usual case, for nothing."""
-        call, asked = life.call, life.asked
+        call = life.call
         assert call is not None
-        assert asked is not None
-        alias = call.model if call.model not in (None, life.model) else None
-        strips_usage = call.asks_usage
-        if alias is None and call.service_tier is None and not strips_usage:
+        if life.alias is None and call.service_tier is None and not call.asks_usage:
             return None
         return Rewrite(
-            model=alias,
+            model=life.alias,
             service_tier=self.service_tier_for(life),
-            strips_usage=strips_usage,
+            strips_usage=call.asks_usage,
             events=life.route.events if call.streams else None,
         )
 
