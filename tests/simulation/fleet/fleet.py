@@ -28,7 +28,7 @@ from gateway.core.messages import (
 )
 from gateway.core.policy import Policy
 from gateway.core.scheduler import Scheduler
-from tests.simulation.fleet.clock import Clock
+from gateway.sim.clock import Clock
 from tests.simulation.fleet.job import Job, Size
 from tests.simulation.fleet.observers import Held
 from tests.simulation.fleet.replica import Replica, ReplicaSpec

@@ -1,0 +1,273 @@
+"""What must hold in every run, whatever goes wrong: judged after each event, and at the end.
+
+It keeps books of its own, from what the scheduler was told and said, and compares: who waits and who
+runs, what each attempt was charged, how long anybody waited, and which replica stood idle meanwhile.
+"""
+
+from collections import Counter
+from hashlib import blake2b
+
+from gateway.core import cost, invariants
+from gateway.core.ledger import Grant
+from gateway.core.messages import (
+    Arrived,
+    Bounced,
+    Decision,
+    Event,
+    Finished,
+    FirstToken,
+    Granted,
+    Outcome,
+    PolicyChanged,
+    RecallDone,
+    Recalled,
+    RecallTooLate,
+    Refused,
+    ReplicaReported,
+    Request,
+    Usage,
+)
+from gateway.core.policy import Policy
+from gateway.core.replica import Replica
+from gateway.core.scheduler import RECHECK_S
+from gateway.sim.asks import Client, End
+from gateway.sim.site import Schedule, Site
+
+LATE_S = 0.01
+"""A wait may end so much after the instant at which it must."""
+IDLE_S = RECHECK_S + LATE_S
+"""A replica that holds nothing may stand idle so long while something waits for it."""
+ROUNDING = 1e-6
+
+
+class Judge:
+    """The witness of one run. Every complaint is an AssertionError."""
+
+    def __init__(self) -> None:
+        self.trace = blake2b(digest_size=12)
+        self.grants = 0
+        self.charged: Counter[str] = Counter()
+        """Attempts that were charged anything, by the request of the client."""
+        self._site: Site | None = None
+        self._waiting: dict[str, Request] = {}
+        self._running: dict[str, str] = {}
+        """Attempts that were granted and have not ended, each with its replica."""
+        self._recalled: set[str] = set()
+        self._started: set[str] = set()
+        self._deadlines: dict[str, float] = {}
+        self._idle_since: dict[str, float] = {}
+        self._ending: Grant | None = None
+
+    def watch(self, site: Site) -> None:
+        """The run that it is the witness of."""
+        self._site = site
+
+    @property
+    def _here(self) -> Site:
+        assert self._site is not None, "watch comes first"
+        return self._site
+
+    # --- after each event -----------------------------------------------------------------------
+
+    def tells(self, event: Event) -> None:
+        """See `desk.Witness`."""
+        if isinstance(event, Finished | Bounced | RecallDone):
+            found = self._here.desk.scheduler.granted.get(event.request_id)
+            self._ending = None if found is None else found[0]
+
+    def told(self, event: Event, decisions: list[Decision]) -> None:
+        """See `desk.Witness`."""
+        now = self._here.clock.now
+        self.trace.update(_line(now, event).encode())
+        self._take_in(event, now)
+        for decision in decisions:
+            self.trace.update(_line(now, decision).encode())
+            self._take_decision(decision, now)
+        scheduler = self._here.desk.scheduler
+        invariants.check(scheduler)
+        _same(scheduler.waiting.keys(), self._waiting.keys(), "who waits")
+        _same(scheduler.granted.keys(), self._running.keys(), "who runs")
+        for id, deadline in self._deadlines.items():
+            assert now <= deadline + LATE_S, f"{id} waits beyond its patience"
+        self._look_for_idle(now)
+
+    def _take_in(self, event: Event, now: float) -> None:
+        match event:
+            case Arrived(request):
+                assert request.id not in self._running, f"{request.id} arrives and runs"
+                self._wait(request, now)
+            case FirstToken(id):
+                assert id in self._running, f"{id} begins and was not granted"
+                self._started.add(id)
+            case Finished(id):
+                assert id in self._running or id in self._waiting, f"{id} ends twice"
+                self._leave(id)
+                self._judge_charge(event)
+            case Bounced(id) | RecallDone(id):
+                assert id in self._running, f"{id} comes back and was not granted"
+                assert id not in self._started, f"{id} comes back after it began"
+                assert isinstance(event, Bounced) or id in self._recalled, f"{id}: not recalled"
+                self._leave(id)
+                assert self._ending is not None, f"{id} comes back and holds nothing"
+                assert self._ending.charged == 0.0, f"{id} is charged for coming back"
+                self._wait(self._ending.waiting.request, now)
+            case RecallTooLate(id):
+                self._recalled.discard(id)
+            case PolicyChanged():
+                for id, deadline in self._deadlines.items():
+                    patience = _deadline(self._waiting[id], event.policy, now)
+                    self._deadlines[id] = max(deadline, patience)
+            case _:
+                pass
+
+    def _take_decision(self, decision: Decision, now: float) -> None:
+        match decision:
+            case Granted(id, replica):
+                assert id in self._waiting, f"{id} is granted and does not wait"
+                request = self._waiting.pop(id)
+                assert replica not in request.excluded, f"{id} goes where it failed"
+                del self._deadlines[id]
+                self._running[id] = replica
+                self.grants += 1
+            case Refused(id):
+                assert id in self._waiting, f"{id} is refused and does not wait"
+                del self._waiting[id], self._deadlines[id]
+            case Recalled(id, replica):
+                assert self._running.get(id) == replica, f"{id} is recalled from elsewhere"
+                assert id not in self._recalled, f"{id} is recalled again"
+                assert id not in self._started, f"{id} is recalled and has begun"
+                self._recalled.add(id)
+            case _:
+                pass
+
+    def _wait(self, request: Request, now: float) -> None:
+        assert request.id not in self._waiting, f"{request.id} waits twice"
+        self._waiting[request.id] = request
+        due = _deadline(request, self._here.desk.policy, now)
+        # One that comes back late is looked at once more, and then refused.
+        self._deadlines[request.id] = max(due, now)
+
+    def _leave(self, id: str) -> None:
+        self._running.pop(id, None)
+        self._waiting.pop(id, None)
+        self._deadlines.pop(id, None)
+        self._recalled.discard(id)
+        self._started.discard(id)
+
+    def _judge_charge(self, event: Finished) -> None:
+        """Nothing for what failed, and never more than for all that was done."""
+        grant, self._ending = self._ending, None
+        if grant is None:
+            return
+        id, policy = event.request_id, self._here.desk.policy
+        if event.outcome in cost.FREE:
+            assert grant.charged == 0.0, f"{id} failed and is charged {grant.charged}"
+            return
+        request = grant.waiting.request
+        usage = event.usage or Usage(
+            prompt_tokens=grant.waiting.prompt_tokens,
+            output_tokens=grant.waiting.output_tokens * request.sequences,
+        )
+        most = cost.settled(policy, request, Outcome.DONE, usage=usage)
+        assert grant.charged <= most + ROUNDING, f"{id} is charged {grant.charged} of {most}"
+        self.charged[id.rpartition("-")[0]] += event.outcome is Outcome.DONE
+
+    def _look_for_idle(self, now: float) -> None:
+        """Work conservation: what holds nothing takes what waits for it, or is not usable."""
+        waiting = self._here.desk.scheduler.waiting
+        if not waiting:
+            self._idle_since.clear()
+            return
+        wanted = frozenset().union(*(each.kind.replicas for each in waiting.values()))
+        for name, replica in self._here.desk.scheduler.replicas.items():
+            if name not in wanted or not _is_idle(replica, now):
+                self._idle_since.pop(name, None)
+                continue
+            since = self._idle_since.setdefault(name, now)
+            assert now <= since + IDLE_S, f"{name} is idle and {sorted(waiting)} wait"
+
+    # --- what reaches the clients ---------------------------------------------------------------
+
+    def heard(self, client: Client) -> None:
+        """A client got its end, or went."""
+        ask, end = client.ask, client.end
+        self.trace.update(f"{client.ended_at!r} {ask.id} {end} {client.received}\n".encode())
+        if end is End.DONE:
+            assert client.is_whole, f"{ask.id} is done with {client.received}"
+        elif end is End.REFUSED:
+            assert not client.tokens, f"{ask.id} got a status after {client.received}"
+        elif end is End.ERROR_EVENT:
+            assert ask.streams, f"{ask.id} got an event on a plain answer"
+            assert client.tokens, f"{ask.id} got an event before anything"
+        elif end is End.LEFT:
+            assert client.ended_at >= ask.leaves_at, f"{ask.id} left too soon"
+        elif end is End.CUT_OFF:
+            assert client.ended_at > ask.stalls_at, f"{ask.id} was cut off while it read"
+
+    # --- at the end -----------------------------------------------------------------------------
+
+    def conclude(self) -> None:
+        """Everybody got one end, and nothing is left anywhere."""
+        site = self._here
+        scheduler, asks = site.desk.scheduler, site.schedule.asks
+        missing = [ask.id for ask in asks if ask.id not in site.lives]
+        assert not missing, f"{missing} never came"
+        for id, life in site.lives.items():
+            assert life.client.end is not None, f"{id} has no end: {life.stage}"
+            assert life.is_over, f"{id} ended as {life.client.end} and is {life.stage}"
+            assert self.charged[id] <= 1, f"{id} was charged {self.charged[id]} times"
+        assert not site.desk.waiters, f"{sorted(site.desk.waiters)} are still waited for"
+        assert not self._waiting, f"{sorted(self._waiting)} wait for ever"
+        assert not self._running, f"{sorted(self._running)} run for ever"
+        for name, replica in scheduler.replicas.items():
+            ledger = replica.ledger
+            held = (ledger.sequences, ledger.in_flight, ledger.kv_tokens, ledger.unstarted_sequences)
+            assert not any(held), f"{name} holds {held}"
+            assert not (ledger.grants or ledger.unstarted), f"{name} holds a slot"
+            assert not ledger.unstarted_prompt_tokens, f"{name} holds prompt tokens"
+        for server in site.servers.values():
+            assert not server.at_work, f"{server.spec.name} works for nobody"
+            server.engine.check_invariants()
+
+
+def _deadline(request: Request, policy: Policy, now: float) -> float:
+    """When a wait that begins now must be over."""
+    if request.is_continuation:
+        return now + policy.continuation_wait_s
+    patience_s = policy.tiers[request.tier].patience_s
+    if request.patience_s is not None:
+        patience_s = min(patience_s, request.patience_s)
+    return request.arrived_at + patience_s
+
+
+def _is_idle(replica: Replica, now: float) -> bool:
+    return (
+        replica.is_usable
+        and not replica.occupied
+        and not replica.ledger.grants
+        and now >= replica.busy_until
+        and replica.reserved_for is None
+    )
+
+
+def _same(found: object, derived: object, what: str) -> None:
+    assert found == derived, f"{what}: the scheduler says {found!r}, it is {derived!r}"
+
+
+def _line(now: float, what: Event | Decision) -> str:
+    """One line of the trace."""
+    kind = type(what).__name__
+    if isinstance(what, Arrived):
+        request = what.request
+        return f"{now!r} {kind} {request.id} {request.tier} {request.prompt_tokens}\n"
+    if isinstance(what, ReplicaReported):
+        return f"{now!r} {kind} {what.replica} {what.report.running} {what.report.waiting}\n"
+    if isinstance(what, PolicyChanged):
+        return f"{now!r} {kind} {[tier.name for tier in what.policy.tiers]}\n"
+    fields = [str(getattr(what, name)) for name in type(what).__slots__]
+    return f"{now!r} {kind} {' '.join(fields)}\n"
+
+
+def schedule_size(schedule: Schedule) -> int:
+    """How much a schedule holds: what shrinking makes smaller."""
+    return len(schedule.asks) + len(schedule.faults)
