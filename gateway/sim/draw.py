@@ -26,11 +26,18 @@ from gateway.sim.profiles import DEMO, Profile
 from gateway.sim.server import ServerSpec
 from gateway.sim.site import Schedule
 
-SPAN_S = 12.0
+SPAN_S = 8.0
 """Clients come, and faults begin, within this time."""
 FAULTS_MAX = 7
-REPLICAS_MAX = 4
+OUTPUT_TOKENS = 30
+OUTPUT_TOKENS_MAX = 150
+FLEETS = (1, 2, 2, 2, 3, 4)
+"""Numbers of replicas."""
 BURST = 8
+FIRST_S = 1.0
+"""Before that no replica may have been found."""
+SERVED_S = 2.0
+"""About so long a request is served."""
 LONG_S = 45.0
 """What some faults last: longer than it takes to notice a stall."""
 COUSIN = replace(DEMO, name="cousin", weights_ms=60.0, token_ms=0.1)
@@ -54,15 +61,18 @@ def schedule_of(seed: int) -> Schedule:
     """The schedule of that number, the same on every machine."""
     dice = Random(seed)
     policy = _policy(dice)
-    servers = tuple(_server(dice, number) for number in range(dice.randint(1, REPLICAS_MAX)))
+    servers = tuple(_server(dice, number) for number in range(dice.choice(FLEETS)))
+    asks = _asks(dice, len(policy.tiers))
     names = [tier.name for tier in policy.tiers]
     return Schedule(
         policy=policy,
         servers=servers,
-        asks=tuple(_asks(dice, len(policy.tiers))),
-        faults=tuple(_faults(dice, [server.name for server in servers])),
+        asks=tuple(asks),
+        faults=tuple(_faults(dice, [server.name for server in servers], asks)),
         wires=Wires(
-            hop_s=dice.choice([0.0005, 0.002, 0.05]), late_s=dice.choice([0.01, 0.2, 1.5])
+            hop_s=dice.choice([0.0005, 0.002, 0.05]),
+            late_s=dice.choice([0.01, 0.01, 0.2, 1.5]),
+            interval_s=policy.scrape_interval_s,
         ),
         continues=frozenset(name for name in names if dice.random() < 0.6),
     )
@@ -85,6 +95,7 @@ def _policy(dice: Random) -> Policy:
         warm_up_s=dice.choice([10.0, 0.0]),
         recall=dice.random() < 0.8,
         recall_gap=dice.choice([0.3, 0.0]),
+        scrape_interval_s=dice.choice([1.0, 3.0]),
         continuation_wait_s=dice.choice([30.0, 3.0]),
         bounds=dice.choice([Bounds(), Bounds(), TIGHT, IMPATIENT]),
         release_at_once=dice.random() < 0.04,
@@ -98,7 +109,7 @@ def _server(dice: Random, number: int) -> ServerSpec:
         slots=dice.choice([1, 2, 2, 4]),
         profile=profile,
         tells_slots=dice.random() < 0.7,
-        models=frozenset(dice.choice([("m",), ("m",), ("m", "x")])),
+        models=frozenset({"m"} if number else {"m", "x"}),
         kv_blocks=dice.choice([None, None, 24]),
         is_measured=dice.random() < 0.9,
     )
@@ -108,8 +119,8 @@ def _asks(dice: Random, tiers: int) -> list[Ask]:
     """Some come one by one, some in a burst."""
     asks: list[Ask] = []
     for number in range(dice.randint(4, 12)):
-        asks.append(_ask(dice, f"q{number}", dice.uniform(0.1, SPAN_S), tiers))
-    at = dice.uniform(0.1, SPAN_S)
+        asks.append(_ask(dice, f"q{number}", dice.uniform(FIRST_S, SPAN_S), tiers))
+    at = dice.uniform(FIRST_S, SPAN_S)
     burst = dice.choice([0, 0, BURST])
     for number in range(burst):
         asks.append(_ask(dice, f"b{number}", at, tiers))
@@ -117,7 +128,7 @@ def _asks(dice: Random, tiers: int) -> list[Ask]:
 
 
 def _ask(dice: Random, id: str, at: float, tiers: int) -> Ask:
-    output_tokens = min(60, 1 + int(dice.expovariate(1 / 12)))
+    output_tokens = min(OUTPUT_TOKENS_MAX, 1 + int(dice.expovariate(1 / OUTPUT_TOKENS)))
     streams = dice.random() < 0.75
     stalls_at = at + dice.uniform(0.0, 3.0) if streams and dice.random() < 0.08 else inf
     prompt_tokens = dice.choice([1, 20, 20, 120, 300])
@@ -144,20 +155,23 @@ def _ask(dice: Random, id: str, at: float, tiers: int) -> Ask:
     )
 
 
-def _faults(dice: Random, replicas: Sequence[str]) -> list[Fault]:
+def _faults(dice: Random, replicas: Sequence[str], asks: Sequence[Ask]) -> list[Fault]:
+    """Most hit while somebody is served."""
     count = dice.randint(0, FAULTS_MAX)
     faults = [
-        _fault(dice, kind, replicas) for kind in dice.choices(KINDS, weights=WEIGHTS, k=count)
+        _fault(dice, kind, replicas, asks) for kind in dice.choices(KINDS, weights=WEIGHTS, k=count)
     ]
     return sorted(faults, key=lambda fault: (fault.at, fault.kind, fault.replica))
 
 
-def _fault(dice: Random, kind: FaultKind, replicas: Sequence[str]) -> Fault:
+def _fault(
+    dice: Random, kind: FaultKind, replicas: Sequence[str], asks: Sequence[Ask]
+) -> Fault:
     lasts_s = dice.choice([0.0, dice.uniform(0.05, 2.0), dice.uniform(1.0, 12.0), LONG_S])
     factor = float(dice.choice([2, 4, 10, 100])) if kind is FaultKind.SLOW else dice.randint(1, 6)
     return Fault(
         kind=kind,
-        at=dice.uniform(0.0, SPAN_S),
+        at=dice.choice(asks).at + dice.uniform(-0.5, SERVED_S),
         duration_s=lasts_s,
         replica="" if kind in OURS else dice.choice(replicas),
         factor=float(factor),

@@ -12,17 +12,23 @@ from gateway.core.ledger import Grant
 from gateway.core.messages import (
     Arrived,
     Bounced,
+    Closed,
     Decision,
+    DrainAsked,
     Event,
     Finished,
     FirstToken,
     Granted,
     Outcome,
     PolicyChanged,
+    Reason,
     RecallDone,
     Recalled,
     RecallTooLate,
     Refused,
+    ReplicaFound,
+    ReplicaLost,
+    ReplicaRemoved,
     ReplicaReported,
     Request,
     Usage,
@@ -31,7 +37,8 @@ from gateway.core.policy import Policy
 from gateway.core.replica import Replica
 from gateway.core.scheduler import RECHECK_S
 from gateway.sim.asks import Client, End
-from gateway.sim.site import Schedule, Site
+from gateway.sim.life import Stage
+from gateway.sim.site import Site
 
 LATE_S = 0.01
 """A wait may end so much after the instant at which it must."""
@@ -54,8 +61,16 @@ class Judge:
         """Attempts that were granted and have not ended, each with its replica."""
         self._recalled: set[str] = set()
         self._started: set[str] = set()
+        self._due: dict[str, float] = {}
+        """When the patience of each attempt ends, by the policy under which it arrived."""
         self._deadlines: dict[str, float] = {}
+        """The same for those that wait, put off to the instant at which they came back."""
         self._idle_since: dict[str, float] = {}
+        self._failed: set[tuple[str, str]] = set()
+        """(request of a client, replica that failed it)."""
+        self._away: set[str] = set()
+        self._drained: set[str] = set()
+        self._is_closed = False
         self._ending: Grant | None = None
 
     def watch(self, site: Site) -> None:
@@ -89,18 +104,38 @@ class Judge:
         _same(scheduler.granted.keys(), self._running.keys(), "who runs")
         for id, deadline in self._deadlines.items():
             assert now <= deadline + LATE_S, f"{id} waits beyond its patience"
+        for name, replica in scheduler.replicas.items():
+            is_away = name in self._away or name in self._drained
+            _same(replica.is_usable, not is_away, f"whether {name} may be used")
+        self._look_at_lives(decisions)
         self._look_for_idle(now)
+
+    def _look_at_lives(self, decisions: list[Decision]) -> None:
+        """Who asked and the scheduler agree on where a request is."""
+        site = self._here
+        decided = {each.request_id for each in decisions if isinstance(each, Granted | Refused)}
+        for id in self._waiting:
+            assert id in site.desk.waiters, f"{id} waits and nobody waits for it"
+        for id in self._running:
+            life = site.lives[_ask_of(id)]
+            is_held = id in site.desk.waiters and life.stage is not Stage.WAITING
+            assert is_held or id in decided, f"{id} holds a slot and is {life.stage}"
 
     def _take_in(self, event: Event, now: float) -> None:
         match event:
             case Arrived(request):
                 assert request.id not in self._running, f"{request.id} arrives and runs"
+                ask = self._here.lives[_ask_of(request.id)].ask
+                assert request.arrived_at == ask.at, f"{request.id} lost its place"
+                self._due[request.id] = _due(request, self._here.desk.policy, now)
                 self._wait(request, now)
             case FirstToken(id):
                 assert id in self._running, f"{id} begins and was not granted"
                 self._started.add(id)
             case Finished(id):
                 assert id in self._running or id in self._waiting, f"{id} ends twice"
+                if event.outcome is Outcome.FAILED and id in self._running:
+                    self._failed.add((_ask_of(id), self._running[id]))
                 self._leave(id)
                 self._judge_charge(event)
             case Bounced(id) | RecallDone(id):
@@ -113,10 +148,28 @@ class Judge:
                 self._wait(self._ending.waiting.request, now)
             case RecallTooLate(id):
                 self._recalled.discard(id)
-            case PolicyChanged():
-                for id, deadline in self._deadlines.items():
-                    patience = _deadline(self._waiting[id], event.policy, now)
-                    self._deadlines[id] = max(deadline, patience)
+            case _:
+                self._take_in_fleet(event)
+
+    def _take_in_fleet(self, event: Event) -> None:
+        """Which replicas nothing may be put on."""
+        match event:
+            case ReplicaFound():
+                self._away.discard(event.replica)
+            case ReplicaLost(replica):
+                self._away.add(replica)
+            case ReplicaRemoved(replica):
+                # Whoever configures it again begins anew.
+                self._away.add(replica)
+                self._drained.discard(replica)
+            case DrainAsked(replica, draining):
+                # Of one that never answered the scheduler knows nothing yet.
+                if not draining:
+                    self._drained.discard(replica)
+                elif replica in self._here.desk.scheduler.replicas:
+                    self._drained.add(replica)
+            case Closed():
+                self._is_closed = True
             case _:
                 pass
 
@@ -125,12 +178,18 @@ class Judge:
             case Granted(id, replica):
                 assert id in self._waiting, f"{id} is granted and does not wait"
                 request = self._waiting.pop(id)
-                assert replica not in request.excluded, f"{id} goes where it failed"
+                assert replica not in request.excluded, f"{id} goes where it is excluded"
+                assert (_ask_of(id), replica) not in self._failed, f"{id} goes where it failed"
+                is_away = replica in self._away or replica in self._drained
+                assert not is_away, f"{id} goes to {replica}, which is away"
+                assert not self._is_closed, f"{id} is granted after the end"
                 del self._deadlines[id]
                 self._running[id] = replica
                 self.grants += 1
-            case Refused(id):
+            case Refused(id, reason):
                 assert id in self._waiting, f"{id} is refused and does not wait"
+                is_early = reason is Reason.PATIENCE_SPENT and now < self._due[id] - LATE_S
+                assert not is_early, f"{id} has patience until {self._due[id]}, and was refused"
                 del self._waiting[id], self._deadlines[id]
             case Recalled(id, replica):
                 assert self._running.get(id) == replica, f"{id} is recalled from elsewhere"
@@ -143,9 +202,8 @@ class Judge:
     def _wait(self, request: Request, now: float) -> None:
         assert request.id not in self._waiting, f"{request.id} waits twice"
         self._waiting[request.id] = request
-        due = _deadline(request, self._here.desk.policy, now)
         # One that comes back late is looked at once more, and then refused.
-        self._deadlines[request.id] = max(due, now)
+        self._deadlines[request.id] = max(self._due[request.id], now)
 
     def _leave(self, id: str) -> None:
         self._running.pop(id, None)
@@ -170,7 +228,7 @@ class Judge:
         )
         most = cost.settled(policy, request, Outcome.DONE, usage=usage)
         assert grant.charged <= most + ROUNDING, f"{id} is charged {grant.charged} of {most}"
-        self.charged[id.rpartition("-")[0]] += event.outcome is Outcome.DONE
+        self.charged[_ask_of(id)] += event.outcome is Outcome.DONE
 
     def _look_for_idle(self, now: float) -> None:
         """Work conservation: what holds nothing takes what waits for it, or is not usable."""
@@ -198,7 +256,8 @@ class Judge:
             assert not client.tokens, f"{ask.id} got a status after {client.received}"
         elif end is End.ERROR_EVENT:
             assert ask.streams, f"{ask.id} got an event on a plain answer"
-            assert client.tokens, f"{ask.id} got an event before anything"
+            has_read = client.tokens or client.ended_at > ask.stalls_at
+            assert has_read, f"{ask.id} got an event before anything"
         elif end is End.LEFT:
             assert client.ended_at >= ask.leaves_at, f"{ask.id} left too soon"
         elif end is End.CUT_OFF:
@@ -230,7 +289,7 @@ class Judge:
             server.engine.check_invariants()
 
 
-def _deadline(request: Request, policy: Policy, now: float) -> float:
+def _due(request: Request, policy: Policy, now: float) -> float:
     """When a wait that begins now must be over."""
     if request.is_continuation:
         return now + policy.continuation_wait_s
@@ -250,6 +309,11 @@ def _is_idle(replica: Replica, now: float) -> bool:
     )
 
 
+def _ask_of(attempt_id: str) -> str:
+    """The client's request that an attempt is for."""
+    return attempt_id.rpartition("-")[0]
+
+
 def _same(found: object, derived: object, what: str) -> None:
     assert found == derived, f"{what}: the scheduler says {found!r}, it is {derived!r}"
 
@@ -267,7 +331,3 @@ def _line(now: float, what: Event | Decision) -> str:
     fields = [str(getattr(what, name)) for name in type(what).__slots__]
     return f"{now!r} {kind} {' '.join(fields)}\n"
 
-
-def schedule_size(schedule: Schedule) -> int:
-    """How much a schedule holds: what shrinking makes smaller."""
-    return len(schedule.asks) + len(schedule.faults)

@@ -12,7 +12,7 @@ from gateway.sim.judge import Judge
 from gateway.sim.life import Life
 from gateway.sim.site import Schedule, Site
 
-SETTLE_S = 30.0
+SETTLE_S = 8.0
 """What is still under way when the last client got its end is over by then."""
 CALM_S = 4_000.0
 """After the last fault everything ends within this time, whatever its patience."""
