@@ -29,7 +29,7 @@ from gateway.sim.site import Schedule
 SPAN_S = 8.0
 """Clients come, and faults begin, within this time."""
 FAULTS_MAX = 7
-OUTPUT_TOKENS = 30
+OUTPUT_TOKENS = 40
 OUTPUT_TOKENS_MAX = 150
 FLEETS = (1, 2, 2, 2, 3, 4)
 """Numbers of replicas."""
@@ -42,10 +42,12 @@ LONG_S = 45.0
 """What some faults last: longer than it takes to notice a stall."""
 COUSIN = replace(DEMO, name="cousin", weights_ms=60.0, token_ms=0.1)
 """A slow engine that long prompts make slower."""
+PATIENCE_S = 60.0
+FOUR = tuple(replace(tier, patience_s=min(PATIENCE_S, tier.patience_s)) for tier in DEFAULT_TIERS)
 TIERS: Sequence[tuple[Tier, ...]] = (
-    DEFAULT_TIERS,
-    tuple(replace(tier, patience_s=6.0 + 4.0 * rank) for rank, tier in enumerate(DEFAULT_TIERS)),
-    (replace(DEFAULT_TIERS[0], queue_limit=2), replace(DEFAULT_TIERS[3], name="rest", weight=2.0)),
+    FOUR,
+    tuple(replace(tier, patience_s=6.0 + 4.0 * rank) for rank, tier in enumerate(FOUR)),
+    (replace(FOUR[0], queue_limit=2), replace(FOUR[3], name="rest", weight=2.0)),
     (Tier(name="only", queue_limit=3, patience_s=20.0),),
 )
 TIGHT = Bounds(waiting=8, waiting_per_user=4, predictions=3, prefixes=4, sessions=2, attempts=2)
@@ -74,7 +76,7 @@ def schedule_of(seed: int) -> Schedule:
             late_s=dice.choice([0.01, 0.01, 0.2, 1.5]),
             interval_s=policy.scrape_interval_s,
         ),
-        continues=frozenset(name for name in names if dice.random() < 0.6),
+        continues=frozenset(name for name in names if dice.random() < 0.8),
     )
 
 
@@ -129,7 +131,7 @@ def _asks(dice: Random, tiers: int) -> list[Ask]:
 
 def _ask(dice: Random, id: str, at: float, tiers: int) -> Ask:
     output_tokens = min(OUTPUT_TOKENS_MAX, 1 + int(dice.expovariate(1 / OUTPUT_TOKENS)))
-    streams = dice.random() < 0.75
+    streams = dice.random() < 0.8
     stalls_at = at + dice.uniform(0.0, 3.0) if streams and dice.random() < 0.08 else inf
     prompt_tokens = dice.choice([1, 20, 20, 120, 300])
     return Ask(

@@ -57,7 +57,7 @@ class Exchange:
         self._start = start
         self._read = read
         self._server: Server | None = None
-        self._link: Link | None = None
+        self.link: Link | None = None
         self._sent_at: float | None = None
         self._first_at: float | None = None
         self._last_at: float | None = None
@@ -91,21 +91,21 @@ class Exchange:
         if self._server is None:
             self._read(Reading(Meaning.BROKEN, "the replica was removed"))
             return
-        self._link = Link(
+        self.link = Link(
             f"{attempt_id}.{desk.number()}",
             self._ask,
             desk.clock,
             hop_s=desk.wires.hop_s,
             hear=self._hear,
         )
-        self._link.start = self._start
-        self._server.connect(self._link)
+        self.link.start = self._start
+        self._server.connect(self.link)
 
     def hang_up(self) -> None:
         """Leave the engine: nothing that it says arrives any more."""
-        if self._link is not None and not self._link.is_left:
+        if self.link is not None and not self.link.is_left:
             assert self._server is not None
-            self._server.hang_up(self._link)
+            self._server.hang_up(self.link)
 
     def _hear(self, said: Said) -> None:
         self._desk.heard(self.replica, said)

@@ -98,6 +98,8 @@ class Judge:
         for decision in decisions:
             self.trace.update(_line(now, decision).encode())
             self._take_decision(decision, now)
+        if self._here.is_over:
+            return  # nothing can be lost any more; `conclude` looks once again
         scheduler = self._here.desk.scheduler
         invariants.check(scheduler)
         _same(scheduler.waiting.keys(), self._waiting.keys(), "who waits")
@@ -120,6 +122,12 @@ class Judge:
             life = site.lives[_ask_of(id)]
             is_held = id in site.desk.waiters and life.stage is not Stage.WAITING
             assert is_held or id in decided, f"{id} holds a slot and is {life.stage}"
+        for server in site.servers.values():
+            for link in server.links:
+                life = site.lives[link.ask.id]
+                exchange = None if life.stage is Stage.OVER else life.exchange
+                is_wanted = exchange is not None and exchange.link is link
+                assert link.is_left or is_wanted, f"{server.spec.name} works on {link.id} in vain"
 
     def _take_in(self, event: Event, now: float) -> None:
         match event:
@@ -268,6 +276,7 @@ class Judge:
     def conclude(self) -> None:
         """Everybody got one end, and nothing is left anywhere."""
         site = self._here
+        invariants.check(site.desk.scheduler)
         scheduler, asks = site.desk.scheduler, site.schedule.asks
         missing = [ask.id for ask in asks if ask.id not in site.lives]
         assert not missing, f"{missing} never came"

@@ -117,14 +117,20 @@ class Life:
         self.tier = tier_of[self.tier]
 
     def _attempt(self) -> None:
-        ask, produced = self.ask, self.produced
+        """Ask the scheduler, once more under a new id: engines have broken on ids seen twice."""
         self.counts.attempts += 1
-        self.attempt_id = f"{ask.id}-{self.counts.attempts}"
+        self.attempt_id = f"{self.ask.id}-{self.counts.attempts}"
         self.stage, self.exchange = Stage.WAITING, None
+        self._desk.waiters[self.attempt_id] = self
+        self._desk.tell(Arrived(self._request()))
+
+    def _request(self) -> Request:
+        """The scheduler's view of this attempt: of one that has begun, its rest."""
+        ask, produced = self.ask, self.produced
         output_tokens_max = ask.output_tokens_max
         if output_tokens_max is not None:
             output_tokens_max -= produced
-        request = Request(
+        return Request(
             id=self.attempt_id,
             model=ask.model,
             tier=self.tier,
@@ -141,8 +147,6 @@ class Life:
             session=ask.session,
             is_continuation=self.has_begun,
         )
-        self._desk.waiters[request.id] = self
-        self._desk.tell(Arrived(request))
 
     # --- what the scheduler decides -------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from gateway.sim.site import Schedule, Site
 
 SETTLE_S = 8.0
 """What is still under way when the last client got its end is over by then."""
-CALM_S = 4_000.0
+CALM_S = 300.0
 """After the last fault everything ends within this time, whatever its patience."""
 
 

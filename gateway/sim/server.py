@@ -94,6 +94,11 @@ class Server:
         """Sequences in its engine whose requester is still there, or is not known to have left."""
         return self.engine.running + self.engine.waiting
 
+    @property
+    def links(self) -> Iterable[Link]:
+        """Connections whose requests it works on."""
+        return self._links.values()
+
     def start(self) -> None:
         """A new process with nothing in it."""
         spec = self.spec
