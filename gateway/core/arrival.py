@@ -26,9 +26,6 @@ def arrived(state: State, request: Request, *, now: float, out: list[Decision]) 
         refuse(state, request, reason, now=now, out=out)
         return
     waiting = weigh(pool, state.predictor, request, sequence=state.number())
-    if request.is_continuation:
-        # Its stream may have run for longer than that already: the wait begins now.
-        waiting.deadline = now + state.policy.continuation_wait_s
     objection = _objection(pool, waiting)
     if objection is Reason.NO_REPLICA:
         consider_scaling(state, pool, now=now, out=out, is_asked_for=True)

@@ -133,9 +133,10 @@ class Judge:
         match event:
             case Arrived(request):
                 assert request.id not in self._running, f"{request.id} arrives and runs"
-                ask = self._here.lives[_ask_of(request.id)].ask
-                assert request.arrived_at == ask.at, f"{request.id} lost its place"
-                self._due[request.id] = _due(request, self._here.desk.policy, now)
+                life = self._here.lives[_ask_of(request.id)]
+                since = life.broke_at if request.is_continuation else life.ask.at
+                assert request.arrived_at == since, f"{request.id} lost its place"
+                self._due[request.id] = _due(request, self._here.desk.policy)
                 self._wait(request, now)
             case FirstToken(id):
                 assert id in self._running, f"{id} begins and was not granted"
@@ -298,10 +299,10 @@ class Judge:
             server.engine.check_invariants()
 
 
-def _due(request: Request, policy: Policy, now: float) -> float:
-    """When a wait that begins now must be over."""
+def _due(request: Request, policy: Policy) -> float:
+    """When its wait must be over."""
     if request.is_continuation:
-        return now + policy.continuation_wait_s
+        return request.arrived_at + policy.continuation_wait_s
     patience_s = policy.tiers[request.tier].patience_s
     if request.patience_s is not None:
         patience_s = min(patience_s, request.patience_s)

@@ -18,6 +18,7 @@ from gateway.core.messages import (
     FirstToken,
     Granted,
     Outcome,
+    Reason,
     RecallDone,
     Refused,
     Request,
@@ -31,6 +32,10 @@ TURN_S = 0.0002
 """A turn of the gateway's loop: what was decided is carried out in the next one."""
 
 
+ASK_AGAIN_S = 0.25
+"""Between two looks for a replica that could go on with a broken stream, while there is none."""
+
+
 class Stage(StrEnum):
     """Where a request is."""
 
@@ -42,6 +47,8 @@ class Stage(StrEnum):
     """On its way or inside the engine, and nothing has come back that counts."""
     TAKEN_BACK = "taken_back"
     """A recall was accepted, and the scheduler has not heard that it is done."""
+    LOOKING = "looking"
+    """It is the rest of a stream, no replica could take it, and the scheduler is asked again soon."""
     PASSING = "passing"
     """The client gets what the engine makes."""
     OVER = "over"
@@ -81,6 +88,8 @@ class Life:
         self.held: list[tuple[int, int]] = []
         """Tokens that the client has not taken: it reads nothing at present."""
         self.held_since: float | None = None
+        self.broke_at = 0.0
+        """When its stream last broke off: its rest waits from then on."""
         self._desk = desk
         self._continues = continues
         self._last_error = ""
@@ -136,7 +145,7 @@ class Life:
             tier=self.tier,
             tenant=ask.tenant,
             user=ask.user,
-            arrived_at=ask.at,
+            arrived_at=self.broke_at if self.has_begun else ask.at,
             prompt_tokens=ask.prompt_tokens + produced,
             output_tokens_max=output_tokens_max,
             sequences=ask.sequences,
@@ -185,7 +194,20 @@ class Life:
 
     def _refused(self, refused: Refused) -> None:
         self._desk.waiters.pop(self.attempt_id, None)
-        self.end_with_error(self._last_error or refused.reason.value)
+        if self.has_begun and refused.reason is Reason.NO_REPLICA and self._may_look:
+            self.stage = Stage.LOOKING
+            self.counts.attempts -= 1
+            self._desk.clock.after(ASK_AGAIN_S, self._look_again)
+        else:
+            self.end_with_error(self._last_error or refused.reason.value)
+
+    @property
+    def _may_look(self) -> bool:
+        return self._desk.clock.now < self.broke_at + self._desk.policy.continuation_wait_s
+
+    def _look_again(self) -> None:
+        if self.stage is Stage.LOOKING:
+            self._attempt()
 
     def _wait_again(self) -> None:
         # Before the scheduler hears of it: the next grant may come at once.
@@ -216,7 +238,11 @@ class Life:
                 self.bounce()
             case Meaning.WRONG:
                 self._upstream_ended(exchange, Outcome.REJECTED)
-                self.end_with_error(reading.why)
+                if self.has_begun:
+                    # The whole request was taken: what is wrong with its rest is not the client's.
+                    self.try_elsewhere(exchange.replica, reading.why)
+                else:
+                    self.end_with_error(reading.why)
             case Meaning.BROKEN:
                 self._broke(exchange, reading.why)
 
@@ -269,6 +295,7 @@ class Life:
         """The stream broke off: its rest may come from another replica, else one error event."""
         self.failed |= {replica}
         self._last_error = error
+        self.broke_at = self._desk.clock.now
         if not self._may_go_on:
             self.end_with_error(error)
             return
@@ -339,7 +366,9 @@ class Life:
         exchange, was = self.exchange, self.stage
         self.stage = Stage.OVER
         if was is not Stage.OVER:
-            if exchange is None:
+            if was is Stage.LOOKING:
+                pass  # the scheduler knows nothing of it at present
+            elif exchange is None:
                 self.finish(Outcome.CANCELLED)
             else:
                 self._upstream_ended(exchange, Outcome.CANCELLED)

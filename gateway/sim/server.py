@@ -60,6 +60,12 @@ class Server:
         self.spec = spec
         self.active: Counter[FaultKind] = Counter()
         """What is wrong with it now."""
+        self.is_down = False
+        """There is no process, or one that has closed its door."""
+        self.is_still = False
+        """Its core does nothing."""
+        self.listens = True
+        """Whether new connections are accepted."""
         self.slowness = 1.0
         self.starts = 0
         self._clock = clock
@@ -73,21 +79,6 @@ class Server:
         self._foreign = 0
         self._busy_answers = 0
         self.start()
-
-    @property
-    def is_down(self) -> bool:
-        """Whether there is no process, or one that has closed its door."""
-        return any(self.active[kind] for kind in DOWN)
-
-    @property
-    def listens(self) -> bool:
-        """Whether new connections are accepted."""
-        return not (self.is_down or self.active[FaultKind.REFUSED])
-
-    @property
-    def is_still(self) -> bool:
-        """Whether its core does nothing."""
-        return any(self.active[kind] for kind in STILL)
 
     @property
     def at_work(self) -> int:
@@ -244,12 +235,12 @@ class Server:
             self.slowness *= fault.factor
         elif kind is FaultKind.STALE and self._stale is None:
             self._stale = self._measured()
-        self.active[kind] += 1
+        self._change(kind, 1)
 
     def recover(self, fault: Fault) -> None:
         """The fault ends; a process that died or left is followed by a new one."""
         kind = fault.kind
-        self.active[kind] -= 1
+        self._change(kind, -1)
         if kind in DOWN or kind is FaultKind.DRAINING:
             self._break_all()
             if not self.is_down:
@@ -260,6 +251,13 @@ class Server:
             self._stale = None
         elif kind in STILL and not self.is_still:
             self._go_on()
+
+    def _change(self, kind: FaultKind, by: int) -> None:
+        active = self.active
+        active[kind] += by
+        self.is_down = any(active[each] for each in DOWN)
+        self.is_still = any(active[each] for each in STILL)
+        self.listens = not (self.is_down or active[FaultKind.REFUSED])
 
     def _break_all(self) -> None:
         for link in (*self._links.values(), *self._parked):

@@ -1,5 +1,6 @@
 """Gateways and schedulers that are wrong in one way each, so that the judge can be judged."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -250,31 +251,32 @@ class HoldsBack(Scheduler):
         return super().handle(event, now)
 
 
-LIVES: tuple[type[Life], ...] = (
-    ForgetsTheSlotOfABusyEngine,
-    ReturnsTheSlotTwice,
-    ChargesForWhatFailed,
-    KeepsTheAnswerToARecall,
-    GoesOnAfterARecall,
-    RetriesAfterTheFirstToken,
-    LosesATokenAtTheCut,
-    TakesAnyEndForSuccess,
-    TellsTheErrorTwice,
-    SaysNothingAtTheEnd,
-    ForgetsWhoLeft,
-    LeavesTheEngineAtWork,
-    AsksTheSameAgain,
-    LosesItsPlace,
-    PassesOnATokenTwice,
-)
-SCHEDULERS: tuple[type[Scheduler], ...] = (
-    DeafToTime,
-    DeafToDrain,
-    DeafToTheEnd,
-    DeafToThoseWhoLeave,
-    DeafToBusy,
-    KeepsTheLedger,
-    SwallowsAGrant,
-    RefusesTwice,
-    HoldsBack,
-)
+LIVES: Mapping[type[Life], int] = {
+    ForgetsTheSlotOfABusyEngine: 6,
+    ReturnsTheSlotTwice: 0,
+    ChargesForWhatFailed: 1,
+    KeepsTheAnswerToARecall: 14,
+    GoesOnAfterARecall: 59,
+    RetriesAfterTheFirstToken: 1,
+    LosesATokenAtTheCut: 12,
+    TakesAnyEndForSuccess: 9,
+    TellsTheErrorTwice: 0,
+    SaysNothingAtTheEnd: 1,
+    ForgetsWhoLeft: 9,
+    LeavesTheEngineAtWork: 3,
+    AsksTheSameAgain: 0,
+    LosesItsPlace: 0,
+    PassesOnATokenTwice: 1,
+}
+"""Each with a schedule that has shown it."""
+SCHEDULERS: Mapping[type[Scheduler], int] = {
+    DeafToTime: 1,
+    DeafToDrain: 0,
+    DeafToTheEnd: 35,
+    DeafToThoseWhoLeave: 3,
+    DeafToBusy: 6,
+    KeepsTheLedger: 0,
+    SwallowsAGrant: 6,
+    RefusesTwice: 0,
+    HoldsBack: 28,
+}

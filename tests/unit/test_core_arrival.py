@@ -426,13 +426,6 @@ def test_the_rest_of_a_broken_stream_waits_so_long_and_then_is_given_up() -> Non
     script.advance(0.2).expect_refused("rest", reason=Reason.PATIENCE_SPENT)
 
 
-def test_a_stream_that_ran_for_long_may_wait_as_long_as_any_for_its_rest() -> None:
-    """It breaks off after minutes: its arrival, which it keeps, says nothing of this wait."""
-    script = held(one_tier(continuation_wait_s=10.0)).advance(300.0)
-    script.arrive("rest", is_continuation=True, arrived_at=1.0).advance(9.9).expect_waiting("rest")
-    script.advance(0.2).expect_refused("rest", reason=Reason.PATIENCE_SPENT)
-
-
 # --- when to come back ------------------------------------------------------------------------
 
 
