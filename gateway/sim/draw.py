@@ -1,7 +1,7 @@
 """A whole schedule from one integer: fleet, policy, clients and faults.
 
-Small on purpose. What goes wrong between two engines and a dozen requests goes wrong among hundreds,
-and a small one is played, and understood, in no time.
+Small on purpose. What goes wrong between two engines and a dozen requests goes wrong among
+hundreds, and a small one is played, and understood, in no time.
 """
 
 from collections.abc import Sequence
@@ -119,13 +119,13 @@ def _server(dice: Random, number: int) -> ServerSpec:
 
 def _asks(dice: Random, tiers: int) -> list[Ask]:
     """Some come one by one, some in a burst."""
-    asks: list[Ask] = []
-    for number in range(dice.randint(4, 12)):
-        asks.append(_ask(dice, f"q{number}", dice.uniform(FIRST_S, SPAN_S), tiers))
+    asks = [
+        _ask(dice, f"q{number}", dice.uniform(FIRST_S, SPAN_S), tiers)
+        for number in range(dice.randint(4, 12))
+    ]
     at = dice.uniform(FIRST_S, SPAN_S)
     burst = dice.choice([0, 0, BURST])
-    for number in range(burst):
-        asks.append(_ask(dice, f"b{number}", at, tiers))
+    asks.extend(_ask(dice, f"b{number}", at, tiers) for number in range(burst))
     return sorted(asks, key=lambda ask: (ask.at, ask.id))
 
 
@@ -166,9 +166,7 @@ def _faults(dice: Random, replicas: Sequence[str], asks: Sequence[Ask]) -> list[
     return sorted(faults, key=lambda fault: (fault.at, fault.kind, fault.replica))
 
 
-def _fault(
-    dice: Random, kind: FaultKind, replicas: Sequence[str], asks: Sequence[Ask]
-) -> Fault:
+def _fault(dice: Random, kind: FaultKind, replicas: Sequence[str], asks: Sequence[Ask]) -> Fault:
     lasts_s = dice.choice([0.0, dice.uniform(0.05, 2.0), dice.uniform(1.0, 12.0), LONG_S])
     factor = float(dice.choice([2, 4, 10, 100])) if kind is FaultKind.SLOW else dice.randint(1, 6)
     return Fault(

@@ -72,9 +72,7 @@ class Exchange:
     @property
     def usage(self) -> Usage:
         """What the engine reports, or what was counted."""
-        return Usage(
-            prompt_tokens=self._ask.prompt_tokens + self._start, output_tokens=self.tokens
-        )
+        return Usage(prompt_tokens=self._ask.prompt_tokens + self._start, output_tokens=self.tokens)
 
     @property
     def tpot_s(self) -> float | None:

@@ -1,7 +1,7 @@
 """What must hold in every run, whatever goes wrong: judged after each event, and at the end.
 
-It keeps books of its own, from what the scheduler was told and said, and compares: who waits and who
-runs, what each attempt was charged, how long anybody waited, and which replica stood idle meanwhile.
+It keeps books of its own, from what the scheduler was told and said, and compares: who waits and
+who runs, what each attempt was charged, how long anybody waited, and which replica stood idle.
 """
 
 from collections import Counter
@@ -290,10 +290,11 @@ class Judge:
         assert not self._running, f"{sorted(self._running)} run for ever"
         for name, replica in scheduler.replicas.items():
             ledger = replica.ledger
-            held = (ledger.sequences, ledger.in_flight, ledger.kv_tokens, ledger.unstarted_sequences)
-            assert not any(held), f"{name} holds {held}"
-            assert not (ledger.grants or ledger.unstarted), f"{name} holds a slot"
-            assert not ledger.unstarted_prompt_tokens, f"{name} holds prompt tokens"
+            assert not ledger.grants, f"{name} holds {sorted(ledger.grants)}"
+            assert not ledger.unstarted, f"{name} expects {sorted(ledger.unstarted)}"
+            sums = (ledger.sequences, ledger.in_flight, ledger.kv_tokens)
+            unstarted = (ledger.unstarted_sequences, ledger.unstarted_prompt_tokens)
+            assert not any((*sums, *unstarted)), f"{name} holds {sums}, expects {unstarted}"
         for server in site.servers.values():
             assert not server.at_work, f"{server.spec.name} works for nobody"
             server.engine.check_invariants()
@@ -340,4 +341,3 @@ def _line(now: float, what: Event | Decision) -> str:
         return f"{now!r} {kind} {[tier.name for tier in what.policy.tiers]}\n"
     fields = [str(getattr(what, name)) for name in type(what).__slots__]
     return f"{now!r} {kind} {' '.join(fields)}\n"
-

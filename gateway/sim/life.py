@@ -48,7 +48,7 @@ class Stage(StrEnum):
     TAKEN_BACK = "taken_back"
     """A recall was accepted, and the scheduler has not heard that it is done."""
     LOOKING = "looking"
-    """It is the rest of a stream, no replica could take it, and the scheduler is asked again soon."""
+    """It is the rest of a stream that no replica could take; the scheduler is asked again soon."""
     PASSING = "passing"
     """The client gets what the engine makes."""
     OVER = "over"

@@ -73,7 +73,7 @@ def play(
         # Also what the last one left behind, and the replicas that are away until later.
         site.clock.run(max(site.clock.now, calm_from_s) + SETTLE_S)
         judge.conclude()
-    except Exception as error:  # noqa: BLE001  # whatever it is, it is the finding
+    except Exception as error:  # whatever it is, it is the finding
         failure = f"{site.clock.now:.4f} s: {type(error).__name__}: {error}"
     return _outcome(site, judge, failure)
 

@@ -95,9 +95,7 @@ class Server:
         spec = self.spec
         blocks = spec.profile.kv_blocks if spec.kv_blocks is None else spec.kv_blocks
         self.starts += 1
-        self.engine = Engine(
-            spec.profile, EngineConfig(max_num_seqs=spec.slots, kv_blocks=blocks)
-        )
+        self.engine = Engine(spec.profile, EngineConfig(max_num_seqs=spec.slots, kv_blocks=blocks))
         self._histograms = Histograms()
         self._is_due = False
         self._links.clear()
@@ -170,9 +168,7 @@ class Server:
             return
         plan = self.engine.next_step()
         if plan is not None:
-            self._clock.after(
-                plan.duration_s * self.slowness, partial(self._complete, self.engine)
-            )
+            self._clock.after(plan.duration_s * self.slowness, partial(self._complete, self.engine))
 
     def _complete(self, engine: Engine) -> None:
         if engine is not self.engine or self.is_down:

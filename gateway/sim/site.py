@@ -42,8 +42,10 @@ class Schedule:
     def calm_from_s(self) -> float:
         """When the last ask has come and the last fault is over."""
         ends = [fault.at + fault.duration_s for fault in self.faults]
-        return max((ask.at for ask in self.asks), default=0.0) if not ends else max(
-            *ends, *(ask.at for ask in self.asks), 0.0
+        return (
+            max((ask.at for ask in self.asks), default=0.0)
+            if not ends
+            else max(*ends, *(ask.at for ask in self.asks), 0.0)
         )
 
 

@@ -127,9 +127,7 @@ def test_a_schedule_played_again_ends_the_same() -> None:
 
 
 @pytest.mark.parametrize(("life_type", "seed"), LIVES.items())
-def test_a_gateway_that_is_wrong_in_one_way_is_found_out(
-    life_type: type[Life], seed: int
-) -> None:
+def test_a_gateway_that_is_wrong_in_one_way_is_found_out(life_type: type[Life], seed: int) -> None:
     """A judge that passes everything would protect nobody."""
     seeds = (seed, *range(PLANT_SEEDS))
     assert any(run(each, life_type=life_type).failure for each in seeds)
@@ -256,7 +254,5 @@ def test_a_client_that_reads_nothing_is_cut_off_and_its_slot_was_free_long_befor
 
 def test_a_fault_that_is_told_twice_is_no_second_end() -> None:
     """A client library that raises on what follows the end."""
-    outcome = play(
-        replace(SMALL, faults=both(FaultKind.CRASH, 1.2)), life_type=TellsTheErrorTwice
-    )
+    outcome = play(replace(SMALL, faults=both(FaultKind.CRASH, 1.2)), life_type=TellsTheErrorTwice)
     assert "after" in outcome.failure

@@ -211,9 +211,8 @@ class KeepsTheLedger(Scheduler):
     def handle(self, event: Event, now: float) -> list[Decision]:
         found = self.granted.get(event.request_id) if isinstance(event, Finished) else None
         decisions = super().handle(event, now)
-        if found is not None and isinstance(event, Finished):
-            if event.outcome is Outcome.FAILED:
-                found[1].ledger.sequences += found[0].slots
+        if found is not None and isinstance(event, Finished) and event.outcome is Outcome.FAILED:
+            found[1].ledger.sequences += found[0].slots
         return decisions
 
 
