@@ -34,6 +34,7 @@ OUTPUT_TOKENS_MAX = 150
 FLEETS = (1, 2, 2, 2, 3, 4)
 """Numbers of replicas."""
 BURST = 8
+CROWD = 25
 FIRST_S = 1.0
 """Before that no replica may have been found."""
 SERVED_S = 2.0
@@ -97,7 +98,7 @@ def _policy(dice: Random) -> Policy:
         warm_up_s=dice.choice([10.0, 0.0]),
         recall=dice.random() < 0.8,
         recall_gap=dice.choice([0.3, 0.0]),
-        scrape_interval_s=dice.choice([1.0, 3.0]),
+        scrape_interval_s=dice.choice([1.0, 3.0, 3.0]),
         continuation_wait_s=dice.choice([30.0, 3.0]),
         bounds=dice.choice([Bounds(), Bounds(), TIGHT, IMPATIENT]),
         release_at_once=dice.random() < 0.04,
@@ -124,7 +125,7 @@ def _asks(dice: Random, tiers: int) -> list[Ask]:
         for number in range(dice.randint(4, 12))
     ]
     at = dice.uniform(FIRST_S, SPAN_S)
-    burst = dice.choice([0, 0, BURST])
+    burst = dice.choice([0, 0, 0, 0, BURST, BURST, BURST, CROWD])
     asks.extend(_ask(dice, f"b{number}", at, tiers) for number in range(burst))
     return sorted(asks, key=lambda ask: (ask.at, ask.id))
 

@@ -297,6 +297,7 @@ class Judge:
             assert not any((*sums, *unstarted)), f"{name} holds {sums}, expects {unstarted}"
         for server in site.servers.values():
             assert not server.at_work, f"{server.spec.name} works for nobody"
+            assert not list(server.links), f"{server.spec.name} answers nobody"
             server.engine.check_invariants()
 
 

@@ -77,13 +77,14 @@ class Server:
         """Connections that were closed while it did nothing."""
         self._stale: ReplicaReport | None = None
         self._foreign = 0
+        self._foreign_open = 0
         self._busy_answers = 0
         self.start()
 
     @property
     def at_work(self) -> int:
-        """Sequences in its engine whose requester is still there, or is not known to have left."""
-        return self.engine.running + self.engine.waiting
+        """Sequences of the gateway in its engine."""
+        return self.engine.running + self.engine.waiting - self._foreign_open
 
     @property
     def links(self) -> Iterable[Link]:
@@ -98,6 +99,7 @@ class Server:
         self.engine = Engine(spec.profile, EngineConfig(max_num_seqs=spec.slots, kv_blocks=blocks))
         self._histograms = Histograms()
         self._is_due = False
+        self._foreign_open = 0
         self._links.clear()
         self._left.clear()
 
@@ -183,6 +185,8 @@ class Server:
             link = self._links.get(id)
             if link is not None:
                 self._tell(link, outs)
+            elif outs[0].finished:
+                self._foreign_open -= 1
         self._begin()
 
     def _tell(self, link: Link, outs: Iterable[TokenOut]) -> None:
@@ -281,6 +285,7 @@ class Server:
             return
         for _ in range(requests):
             self._foreign += 1
+            self._foreign_open += 1
             self.engine.add(
                 Sequence(
                     id=f"foreign-{self._foreign}#0",
