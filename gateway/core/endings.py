@@ -36,7 +36,7 @@ def started(state: State, request_id: str, *, now: float, out: list[Decision]) -
         return
     grant, replica = found
     if replica.ledger.start(request_id) is not None:
-        replica.take_first_token(grant, now)
+        replica.speed.take_first_token(grant, now)
         fill_replica(state, replica, now=now, out=out)
 
 
@@ -91,7 +91,7 @@ def _learn_end(
         target_s = state.policy.tiers[0].tpot_limit_ms / 1e3
         replica.take_tpot(event.tpot_s, tokens, in_use=in_use, now=now, target_s=target_s)
     if not grant.slots:
-        replica.take_first_token(grant, now)
+        replica.speed.take_first_token(grant, now)
 
 
 def _settle(state: State, grant: Grant, replica: Replica, event: Finished, *, now: float) -> None:
@@ -109,7 +109,7 @@ def _settle(state: State, grant: Grant, replica: Replica, event: Finished, *, no
             usage = replace(usage, prompt_tokens=waiting.prompt_tokens)
     prefilled = 1.0
     if event.outcome is Outcome.CANCELLED:
-        prefilled = replica.prefilled_share(grant, now)
+        prefilled = replica.speed.prefilled_share(grant, now)
     actual = cost.settled(state.policy, request, event.outcome, usage=usage, prefilled=prefilled)
     state.charge(grant, actual)
 

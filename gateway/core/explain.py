@@ -190,7 +190,7 @@ def _closed_by(
 def _foreign_gone(replica: Replica, now: float) -> int:
     """Foreign sequences that will not be believed in once the last report is known as stale."""
     is_stale = not replica.is_stale and now >= replica.fresh_until
-    return replica.foreign - replica.foreign_lately() if is_stale else 0
+    return replica.foreign - replica.sightings.foreign_lately() if is_stale else 0
 
 
 def _verdict(
@@ -209,10 +209,10 @@ def _verdict(
         allowance=gates.allowance(replica, tier, now),
         slots_away=0 if slots is None else gates.away(replica, slots)[tier],
         inflight_limit=None if limit == float("inf") else limit,
-        tpot_ms=None if replica.tpot_s is None else replica.tpot_s * 1e3,
+        tpot_ms=None if replica.speed.tpot_s is None else replica.speed.tpot_s * 1e3,
         tpot_limit_ms=ceiling.tpot_s * 1e3,
         unstarted_prompt_tokens=replica.ledger.unstarted_prompt_tokens,
-        prefill_limit_tokens=int(ceiling.prefill_s * replica.prefill_rate),
+        prefill_limit_tokens=int(ceiling.prefill_s * replica.speed.prefill_rate),
         kv_tokens=int(replica.kv_tokens),
         kv_capacity_tokens=replica.kv_capacity_tokens,
         is_report_stale=replica.is_stale or now >= replica.fresh_until,

@@ -113,9 +113,9 @@ class Gates:
             away = self.away(replica, slots)[tier]
             if away and occupied >= slots - away:
                 return Closed.HEADROOM
-        if replica.tpot_s is not None and replica.tpot_s > ceiling.tpot_s:
+        if replica.speed.tpot_s is not None and replica.speed.tpot_s > ceiling.tpot_s:
             is_idle = occupied < self.policy.min_inflight
-            if not is_idle and replica.tpot_over(ceiling.tpot_s, occupied, now):
+            if not is_idle and replica.speed.tpot_over(ceiling.tpot_s, occupied, now):
                 return Closed.SPEED
         if occupied + 1 > self.limit(replica):
             return Closed.LIMIT
@@ -130,7 +130,7 @@ class Gates:
             cached = min(waiting.prompt_tokens, replica.cache.cached_tokens(waiting.request.prefix))
         if ledger.unstarted_prompt_tokens > 0:
             tokens = ledger.unstarted_prompt_tokens + waiting.prompt_tokens - cached
-            if tokens > self.ceilings[tier].prefill_s * replica.prefill_rate:
+            if tokens > self.ceilings[tier].prefill_s * replica.speed.prefill_rate:
                 return Closed.PREFILL
         if not waiting.kind.decodes:
             return None
@@ -167,7 +167,7 @@ class Gates:
         limit = self.ceilings[tier].queue_limit
         if not self._is_bridging or limit <= 1:
             return limit
-        bridged_s = replica.round_trip_s + replica.step_s
+        bridged_s = replica.round_trip_s + replica.speed.step_s
         bridged = math.ceil(replica.release_rate.per_s(now) * bridged_s - ROUNDING)
         return min(limit, bridged) if bridged > 1 else 1
 
@@ -184,7 +184,7 @@ class Gates:
         """Sequences that a fresh replica may hold by now; it is filled evenly."""
         span_s = replica.warm_until - replica.warm_from
         share = (now - replica.warm_from) / span_s if span_s > 0.0 else 1.0
-        return max(1.0, share * (replica.slots or replica.proven_sequences or 1))
+        return max(1.0, share * (replica.slots or replica.sightings.proven_sequences or 1))
 
 
 def reserved_shares(headroom: Sequence[float], is_active: Sequence[bool]) -> tuple[float, ...]:

@@ -154,13 +154,11 @@ def plain_replica(replica: Replica, now: float) -> dict[str, Any]:
         "reported_age_s": age_s(replica.reported_at, now),
         "fresh_age_s": age_s(replica.fresh_until, now),
         "is_stale": replica.is_stale,
-        "learnt_slots": replica.learnt_slots,
-        "proven_sequences": replica.proven_sequences,
         "kv_capacity_tokens": replica.kv_capacity_tokens,
         "kv_use_tokens_scraped": finite(replica.kv_use_tokens_scraped),
         "ledger_kv_at_scrape": replica.ledger_kv_at_scrape,
-        "tpot_s": finite(replica.tpot_s),
-        "tpot_age_s": now - replica.tpot_at,
+        "sightings": replica.sightings.snapshot(),
+        "speed": replica.speed.snapshot(now),
         "round_trip_s": replica.round_trip_s,
         "limit": replica.limit.snapshot(),
         "warm_from_age_s": now - replica.warm_from,
@@ -198,13 +196,11 @@ def _restore_learnt(replica: Replica, data: Mapping[str, Any], now: float) -> No
     replica.reported_at = known_instant(data["reported_age_s"], now)
     replica.fresh_until = instant_of(data["fresh_age_s"], now, never=inf)
     replica.is_stale = data["is_stale"]
-    replica.learnt_slots = data["learnt_slots"]
-    replica.proven_sequences = data["proven_sequences"]
     replica.kv_capacity_tokens = data["kv_capacity_tokens"]
     replica.kv_use_tokens_scraped = data["kv_use_tokens_scraped"] or 0.0
     replica.ledger_kv_at_scrape = data["ledger_kv_at_scrape"]
-    replica.tpot_s = data["tpot_s"]
-    replica.tpot_at = now - data["tpot_age_s"]
+    replica.sightings.restore(data["sightings"])
+    replica.speed.restore(data["speed"], now)
     replica.round_trip_s = data["round_trip_s"]
     replica.limit.restore(data["limit"])
     replica.warm_from = now - data["warm_from_age_s"]

@@ -38,4 +38,4 @@ def is_stalled(
 def _prefill_s(replica: Replica, prefill_tokens: int) -> float:
     """All that is unstarted may be computed before it."""
     ahead = max(prefill_tokens, replica.ledger.unstarted_prompt_tokens)
-    return ahead / replica.prefill_rate
+    return ahead / replica.speed.prefill_rate
