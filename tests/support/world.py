@@ -267,7 +267,7 @@ class World:
         if found is not None:
             grant, replica = found
             assert not grant.is_started, f"{id} had begun, and is recalled"
-            beyond = replica.occupied - (replica.slots or replica.proven_sequences)
+            beyond = replica.occupied - (replica.slots or replica.sightings.proven_sequences)
             is_short_of_kv = replica.kv_tokens > (replica.kv_capacity_tokens or float("inf"))
             assert beyond > 0 or is_short_of_kv, f"{id} did not wait, and is recalled"
 
