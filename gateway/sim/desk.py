@@ -11,6 +11,7 @@ from gateway.core.messages import (
     Decision,
     Event,
     Granted,
+    MoveWanted,
     Recalled,
     RecallTooLate,
     Refused,
@@ -34,6 +35,9 @@ class Waiter(Protocol):
 
     def recalled(self) -> bool:
         """The scheduler wants it back; False: too late. See `runtime.dispatcher.Waiter`."""
+
+    def move_wanted(self) -> bool:
+        """The scheduler wants the rest elsewhere; False: it stays."""
 
 
 class Witness(Protocol):
@@ -92,6 +96,10 @@ class Desk:
                 case Recalled():
                     waiter = self.waiters.get(decision.request_id)
                     if waiter is not None and not waiter.recalled():
+                        begun.append(decision.request_id)
+                case MoveWanted():
+                    waiter = self.waiters.get(decision.request_id)
+                    if waiter is not None and not waiter.move_wanted():
                         begun.append(decision.request_id)
                 case WakeWanted():
                     self._wake += 1

@@ -96,6 +96,7 @@ def _policy(dice: Random) -> Policy:
         allowance=dice.choice(["bridge", "constant"]),
         reserve_after_s=dice.choice([0.5, 5.0]),
         warm_up_s=dice.choice([10.0, 0.0]),
+        migrate_running=dice.choice(["off", "drain", "balance"]),
         recall=dice.random() < 0.8,
         recall_gap=dice.choice([0.3, 0.0]),
         scrape_interval_s=dice.choice([1.0, 3.0, 3.0]),

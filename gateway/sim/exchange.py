@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gateway.core.messages import Usage
+from gateway.core.messages import Fault, Usage
 from gateway.sim.asks import Ask
 from gateway.sim.desk import Desk
 from gateway.sim.link import Link, Said, Word
@@ -40,6 +40,8 @@ class Reading:
 
     meaning: Meaning
     why: str = ""
+    fault: Fault | None = None
+    """What of the engine is to blame."""
     tokens: tuple[tuple[int, int], ...] = ()
 
 
@@ -63,6 +65,11 @@ class Exchange:
         self._last_at: float | None = None
         self._is_erring = False
         """An error event came after output: the end that follows is none."""
+
+    @property
+    def heard_at(self) -> float | None:
+        """When output last came."""
+        return self._last_at
 
     @property
     def silent_since(self) -> float | None:
@@ -117,15 +124,17 @@ class Exchange:
             case Word.DONE:
                 self._read(self._ended())
             case Word.STATUS:
-                self._read(_problem(said.code))
+                self._read(_problem(said))
             case Word.ERROR:
                 if self.tokens:
                     self._is_erring = True
                 else:
                     # Before any output it is as good as a status.
-                    self._read(_problem(said.code))
-            case Word.REFUSED | Word.RESET:
-                self._read(Reading(Meaning.BROKEN, said.word.value))
+                    self._read(_problem(said))
+            case Word.REFUSED:
+                self._read(Reading(Meaning.BROKEN, "refused", Fault.REFUSED))
+            case Word.RESET:
+                self._read(Reading(Meaning.BROKEN, "reset", Fault.BROKE_OFF))
 
     def _output(self, tokens: tuple[tuple[int, int], ...]) -> None:
         self._last_at = self._desk.clock.now
@@ -135,14 +144,16 @@ class Exchange:
 
     def _ended(self) -> Reading:
         if self._is_erring:
-            return Reading(Meaning.BROKEN, "an error event")
+            return Reading(Meaning.BROKEN, "an error event", Fault.SERVER_ERROR)
         if not self.tokens:
-            return Reading(Meaning.BROKEN, "ended before it began")
+            return Reading(Meaning.BROKEN, "ended before it began", Fault.BROKE_OFF)
         return Reading(Meaning.END)
 
 
-def _problem(code: int) -> Reading:
-    if code == BUSY:
+def _problem(said: Said) -> Reading:
+    why = f"status {said.code}"
+    if said.code == BUSY:
         return Reading(Meaning.BUSY)
-    meaning = Meaning.WRONG if code < 500 else Meaning.BROKEN
-    return Reading(meaning, f"status {code}")
+    if said.code < 500:
+        return Reading(Meaning.WRONG, why)
+    return Reading(Meaning.BROKEN, why, Fault.DRAINING if said.is_leaving else Fault.SERVER_ERROR)

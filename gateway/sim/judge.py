@@ -19,6 +19,7 @@ from gateway.core.messages import (
     Finished,
     FirstToken,
     Granted,
+    MoveWanted,
     Outcome,
     PolicyChanged,
     Reason,
@@ -205,6 +206,9 @@ class Judge:
                 assert id not in self._recalled, f"{id} is recalled again"
                 assert id not in self._started, f"{id} is recalled and has begun"
                 self._recalled.add(id)
+            case MoveWanted(id, replica):
+                assert self._running.get(id) == replica, f"{id} is to be moved from elsewhere"
+                assert id in self._started, f"{id} is to be moved and has not begun"
             case _:
                 pass
 
@@ -317,6 +321,7 @@ def _is_idle(replica: Replica, now: float) -> bool:
         and not replica.occupied
         and not replica.ledger.grants
         and now >= replica.busy_until
+        and replica.circuit.lets(now)
         and replica.reserved_for is None
     )
 

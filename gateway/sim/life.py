@@ -14,6 +14,7 @@ from typing import ClassVar
 from gateway.core.messages import (
     Arrived,
     Bounced,
+    Fault,
     Finished,
     FirstToken,
     Granted,
@@ -49,6 +50,8 @@ class Stage(StrEnum):
     """A recall was accepted, and the scheduler has not heard that it is done."""
     LOOKING = "looking"
     """It is the rest of a stream that no replica could take; the scheduler is asked again soon."""
+    MOVING = "moving"
+    """It leaves a replica that did nothing wrong, and has not left it yet."""
     PASSING = "passing"
     """The client gets what the engine makes."""
     OVER = "over"
@@ -64,6 +67,7 @@ class Counts:
     recalls: int = 0
     recalls_late: int = 0
     continuations: int = 0
+    moves: int = 0
     stalls: int = 0
 
 
@@ -83,6 +87,8 @@ class Life:
         self.counts = Counts()
         self.failed: frozenset[str] = frozenset()
         """Replicas that failed this very request."""
+        self.left: frozenset[str] = frozenset()
+        """Replicas that it was moved off; they did nothing wrong, and are better than none."""
         self.exchange: Exchange | None = None
         self.attempt_id = ""
         self.held: list[tuple[int, int]] = []
@@ -151,10 +157,11 @@ class Life:
             sequences=ask.sequences,
             streams=ask.streams,
             patience_s=ask.patience_s,
-            excluded=self.failed,
+            excluded=self.failed | self.left,
             prefix=ask.prefix,
             session=ask.session,
             is_continuation=self.has_begun,
+            is_continuable=self._is_exact,
         )
 
     # --- what the scheduler decides -------------------------------------------------------------
@@ -179,6 +186,24 @@ class Life:
         self._desk.clock.after(TURN_S, partial(self._give_back, exchange))
         return True
 
+    def move_wanted(self) -> bool:
+        """The scheduler wants its rest elsewhere; False: it stays."""
+        exchange = self.exchange
+        is_held = self.held_since is not None
+        if exchange is None or self.stage is not Stage.PASSING or is_held or not self._is_exact:
+            return False
+        self.stage = Stage.MOVING
+        self._desk.clock.after(TURN_S, partial(self._move, exchange))
+        return True
+
+    def _move(self, exchange: Exchange) -> None:
+        if exchange is self.exchange and self.stage is Stage.MOVING:
+            self._upstream_ended(exchange, Outcome.CANCELLED)
+            self.left |= {exchange.replica}
+            self.counts.moves += 1
+            self.broke_at = self._desk.clock.now
+            self._attempt()
+
     def _go(self, exchange: Exchange) -> None:
         if exchange is self.exchange and self.stage is Stage.GRANTED:
             self.stage = Stage.SENT
@@ -195,6 +220,7 @@ class Life:
     def _refused(self, refused: Refused) -> None:
         self._desk.waiters.pop(self.attempt_id, None)
         if self.has_begun and refused.reason is Reason.NO_REPLICA and self._may_look:
+            self.left = frozenset()
             self.stage = Stage.LOOKING
             self.counts.attempts -= 1
             self._desk.clock.after(ASK_AGAIN_S, self._look_again)
@@ -244,36 +270,42 @@ class Life:
                 else:
                     self.end_with_error(reading.why)
             case Meaning.BROKEN:
-                self._broke(exchange, reading.why)
+                self._broke(exchange, reading.why, reading.fault)
 
     def give_up(self) -> None:
         """The engine has stalled: end this as a failure of the engine."""
         assert self.exchange is not None
         self.counts.stalls += 1
-        self._broke(self.exchange, "stalled")
+        self._broke(self.exchange, "stalled", Fault.STALLED)
 
-    def _broke(self, exchange: Exchange, why: str) -> None:
-        self._upstream_ended(exchange, Outcome.FAILED)
+    def _broke(self, exchange: Exchange, why: str, fault: Fault | None) -> None:
+        self._upstream_ended(exchange, Outcome.FAILED, fault)
         if self.has_begun and exchange.tokens:
             self.go_on_elsewhere(exchange.replica, why)
         else:
             self.try_elsewhere(exchange.replica, why)
 
-    def _upstream_ended(self, exchange: Exchange, outcome: Outcome) -> None:
+    def _upstream_ended(
+        self, exchange: Exchange, outcome: Outcome, fault: Fault | None = None
+    ) -> None:
         """The slot is free, whatever the client has still to read."""
         exchange.hang_up()
         if not exchange.tokens:
-            self.finish(outcome)
+            self.finish(outcome, fault=fault)
             return
         tpot_s = exchange.tpot_s if self.ask.streams and self.ask.sequences == 1 else None
-        self.finish(outcome, exchange.usage, tpot_s)
+        self.finish(outcome, exchange.usage, tpot_s, fault)
 
     def finish(
-        self, outcome: Outcome, usage: Usage | None = None, tpot_s: float | None = None
+        self,
+        outcome: Outcome,
+        usage: Usage | None = None,
+        tpot_s: float | None = None,
+        fault: Fault | None = None,
     ) -> None:
         """The upstream of this attempt ended; told once."""
         if self._desk.waiters.pop(self.attempt_id, None) is not None:
-            self._desk.tell(Finished(self.attempt_id, outcome, usage, tpot_s))
+            self._desk.tell(Finished(self.attempt_id, outcome, usage, tpot_s, fault))
 
     def bounce(self) -> None:
         """The engine is busy: back to its place."""
@@ -285,7 +317,7 @@ class Life:
         """Nothing has reached the client: another replica may do better."""
         self.failed |= {replica}
         self._last_error = error
-        if self.counts.attempts >= self._desk.policy.bounds.attempts:
+        if not self._may_try:
             self.end_with_error(error)
             return
         self.counts.retries += 1
@@ -296,22 +328,24 @@ class Life:
         self.failed |= {replica}
         self._last_error = error
         self.broke_at = self._desk.clock.now
-        if not self._may_go_on:
+        if not (self._is_exact and self._may_try):
             self.end_with_error(error)
             return
         self.counts.continuations += 1
         self._attempt()
 
     @property
-    def _may_go_on(self) -> bool:
-        ask, policy = self.ask, self._desk.policy
-        return (
-            policy.tiers[self.tier].name in self._continues
-            and ask.streams
-            and ask.is_exact
-            and ask.sequences == 1
-            and self.counts.attempts < policy.bounds.attempts
-        )
+    def _may_try(self) -> bool:
+        """Whether it was tried less often than it may be; moves are no tries."""
+        counts = self.counts
+        return counts.attempts - counts.moves < self._desk.policy.bounds.attempts
+
+    @property
+    def _is_exact(self) -> bool:
+        """Whether its rest may come from another replica, and would be the same there."""
+        ask, tiers = self.ask, self._desk.policy.tiers
+        is_one_stream = ask.streams and ask.is_exact and ask.sequences == 1
+        return is_one_stream and tiers[self.tier].name in self._continues
 
     # --- what reaches the client ----------------------------------------------------------------
 

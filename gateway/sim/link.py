@@ -36,6 +36,8 @@ class Said(NamedTuple):
 
     word: Word
     code: int = 0
+    is_leaving: bool = False
+    """An error that says that the engine shuts down."""
     tokens: tuple[tuple[int, int], ...] = ()
     """(choice, position) of each."""
 

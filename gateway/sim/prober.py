@@ -8,7 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from gateway.core.messages import Event, ReplicaFound, ReplicaLost, ReplicaReport, ReplicaReported
+from gateway.core.messages import (
+    Event,
+    ReplicaFound,
+    ReplicaLost,
+    ReplicaRefused,
+    ReplicaReport,
+    ReplicaReported,
+)
 from gateway.sim.clock import Clock
 from gateway.sim.faults import FaultKind
 from gateway.sim.server import Server
@@ -97,6 +104,8 @@ class Prober:
             self._refusals = self._refusals + 1 if is_refused else 0
             self._misses += 1
             is_lost = self._misses >= MISSES_TO_LOSE or self._refusals >= REFUSALS_TO_LOSE
+            if self.is_up and is_refused:
+                self._tell(ReplicaRefused(self._server.spec.name))
             if self.is_up and is_lost:
                 self.is_up = False
                 self._tell(ReplicaLost(self._server.spec.name))

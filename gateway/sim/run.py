@@ -33,6 +33,7 @@ class Outcome:
     recalls: int = 0
     """Taken back in time."""
     continuations: int = 0
+    moves: int = 0
     stalls: int = 0
     tokens: int = 0
     """That reached clients."""
@@ -110,6 +111,7 @@ def _outcome(site: Site, judge: Judge, failure: str) -> Outcome:
         bounces=sum(each.bounces for each in counts),
         recalls=sum(each.recalls for each in counts),
         continuations=sum(each.continuations for each in counts),
+        moves=sum(each.moves for each in counts),
         stalls=sum(each.stalls for each in counts),
         tokens=sum(life.client.tokens for life in lives),
         events=site.desk.events,

@@ -130,7 +130,9 @@ class Server:
         prompt_tokens = ask.prompt_tokens + link.start
         if self.active[FaultKind.BUSY]:
             self._say_busy(link)
-        elif self.active[FaultKind.DRAINING] or self.active[FaultKind.BROKEN]:
+        elif self.active[FaultKind.DRAINING]:
+            link.say(Said(Word.STATUS, FAULTY, is_leaving=True))
+        elif self.active[FaultKind.BROKEN]:
             link.say(Said(Word.STATUS, FAULTY))
         elif ask.is_bad or not self.engine.fits(prompt_tokens + rest):
             link.say(Said(Word.STATUS, BAD))

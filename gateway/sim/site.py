@@ -117,11 +117,16 @@ class Site:
     def _walk(self) -> None:
         self.clock.after(WALK_EVERY_S, self._walk)
         produced: dict[str, dict[str, int]] = defaultdict(dict)
+        heard: dict[str, float] = {}
         for life in self.open.values():
-            if life.exchange is not None and life.exchange.tokens and life.ask.streams:
-                produced[life.exchange.replica][life.attempt_id] = life.exchange.tokens
+            exchange = life.exchange
+            if exchange is None or exchange.heard_at is None:
+                continue
+            replica = exchange.replica
+            produced[replica][life.attempt_id] = exchange.tokens
+            heard[replica] = max(exchange.heard_at, heard.get(replica, 0.0))
         for replica, tokens in produced.items():
-            self.desk.tell(Progressed(replica, tokens))
+            self.desk.tell(Progressed(replica, tokens, heard[replica]))
         now, stall_s = self.clock.now, self.desk.policy.bounds.client_stall_s
         for life in list(self.open.values()):
             if life.held_since is not None and life.held_since < now - stall_s:

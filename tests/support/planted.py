@@ -11,6 +11,7 @@ from gateway.core.messages import (
     Decision,
     DrainAsked,
     Event,
+    Fault,
     Finished,
     Granted,
     Outcome,
@@ -80,8 +81,8 @@ class RetriesAfterTheFirstToken(Life):
     exchange_type = FromTheStart
 
     @property
-    def _may_go_on(self) -> bool:
-        return self.counts.attempts < 3
+    def _is_exact(self) -> bool:
+        return self.ask.streams
 
 
 class OneTooFew(Exchange):
@@ -100,12 +101,12 @@ class LosesATokenAtTheCut(Life):
 class TakesAnyEndForSuccess(Life):
     """`[DONE]` after an error event counts as done."""
 
-    def _broke(self, exchange: Exchange, why: str) -> None:
+    def _broke(self, exchange: Exchange, why: str, fault: Fault | None) -> None:
         if why == "an error event":
             self._upstream_ended(exchange, Outcome.DONE)
             self.end(End.DONE)
         else:
-            super()._broke(exchange, why)
+            super()._broke(exchange, why, fault)
 
 
 class TellsTheErrorTwice(Life):
@@ -141,9 +142,11 @@ class ForgetsWhoLeft(Life):
 class LeavesTheEngineAtWork(Life):
     """It settles what the client left, and the engine works on for nobody."""
 
-    def _upstream_ended(self, exchange: Exchange, outcome: Outcome) -> None:
+    def _upstream_ended(
+        self, exchange: Exchange, outcome: Outcome, fault: Fault | None = None
+    ) -> None:
         exchange.hang_up = lambda: None  # type: ignore[method-assign]  # that is the plant
-        super()._upstream_ended(exchange, outcome)
+        super()._upstream_ended(exchange, outcome, fault)
 
 
 class AsksTheSameAgain(Life):
