@@ -30,7 +30,7 @@ def found(state: State, event: ReplicaFound, *, now: float, out: list[Decision])
         )
     elif replica.is_lost:
         replica.forget()
-    replica.mark(lost=False, removed=False)
+    replica.mark(lost=False, removed=False, draining=event.replica in state.drained)
     replica.configured_slots = event.slots
     replica.context_tokens = event.context_tokens
     replica.count_slots()
@@ -103,7 +103,8 @@ def lost(state: State, name: str, *, now: float) -> None:
 
 
 def removed(state: State, name: str) -> None:
-    """A replica is no longer configured."""
+    """A replica is no longer configured; whoever configures it again begins anew."""
+    state.drained.discard(name)
     replica = state.replicas.get(name)
     if replica is not None:
         replica.mark(removed=True)
@@ -112,7 +113,11 @@ def removed(state: State, name: str) -> None:
 
 
 def drain(state: State, event: DrainAsked, *, now: float, out: list[Decision]) -> None:
-    """Nothing new goes to a replica, or it may be used again."""
+    """Nothing new goes to a replica, or it may be used again; it need not have answered yet."""
+    if event.draining:
+        state.drained.add(event.replica)
+    else:
+        state.drained.discard(event.replica)
     replica = state.replicas.get(event.replica)
     if replica is not None:
         replica.mark(draining=event.draining)

@@ -30,6 +30,8 @@ def check(state: State) -> None:
     for replica in state.replicas.values():
         _check_ledger(replica.ledger, len(state.policy.tiers), replica.name)
         _check_replica(replica, state.pool_by_replica.get(replica.name))
+        is_asked = replica.name in state.drained or replica.is_removed
+        assert is_asked or not replica.is_draining, f"{replica.name} is drained by nobody"
 
 
 def _same(found: object, derived: object, what: str) -> None:

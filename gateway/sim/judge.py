@@ -173,11 +173,7 @@ class Judge:
                 self._away.add(replica)
                 self._drained.discard(replica)
             case DrainAsked(replica, draining):
-                # Of one that never answered the scheduler knows nothing yet.
-                if not draining:
-                    self._drained.discard(replica)
-                elif replica in self._here.desk.scheduler.replicas:
-                    self._drained.add(replica)
+                (self._drained.add if draining else self._drained.discard)(replica)
             case Closed():
                 self._is_closed = True
             case _:

@@ -173,7 +173,8 @@ class Site:
             case FaultKind.POLICY:
                 self._change(fault.policy)
             case FaultKind.DRAIN:
-                self.desk.tell(DrainAsked(fault.replica))
+                if fault.replica in self.desk.servers:
+                    self.desk.tell(DrainAsked(fault.replica))
             case FaultKind.REMOVE:
                 if fault.replica in self.desk.servers:
                     self.desk.forget(fault.replica)

@@ -8,7 +8,8 @@ from gateway.sim.faults import FaultKind
 from gateway.sim.run import Outcome
 
 SUMMED = (
-    "requests", "tokens", "retries", "bounces", "recalls", "continuations", "moves", "stalls", "events",
+    "requests", "tokens", "retries", "bounces", "recalls", "continuations", "moves", "stalls",
+    "events",
 )  # fmt: skip
 
 

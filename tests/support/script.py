@@ -129,8 +129,7 @@ class Script:
         context_tokens: int | None = None,
     ) -> Self:
         """A replica is found, or found to be different."""
-        known = name in self.scheduler.replicas
-        self.kept_out[name] = self.kept_out.get(name, set()) & {"drained"} if known else set()
+        self.kept_out[name] = self.kept_out.get(name, set()) & {"drained"}
         return self.tell(
             ReplicaFound(
                 replica=name, models=frozenset(models), slots=slots, weight=weight,
@@ -249,7 +248,7 @@ class Script:
 
     def remove(self, name: str) -> Self:
         """The replica is no longer configured."""
-        self.kept_out.setdefault(name, set()).add("removed")
+        self.kept_out[name] = {"removed"}
         return self.tell(ReplicaRemoved(name))
 
     def drain(self, name: str, *, draining: bool = True) -> Self:
