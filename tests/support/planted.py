@@ -38,16 +38,18 @@ class ForgetsTheSlotOfABusyEngine(Life):
 class ReturnsTheSlotTwice(Life):
     """It tells its end at the break, and again when it has given up."""
 
-    def finish(self, outcome: Outcome, usage: Usage | None = None, *rest: Any) -> None:
-        super().finish(outcome, usage, *rest)
+    def finish(
+        self, outcome: Outcome, usage: Usage | None = None, *rest: Any, **named: Any
+    ) -> None:
+        super().finish(outcome, usage, *rest, **named)
         self._desk.tell(Finished(self.attempt_id, outcome, usage))
 
 
 class ChargesForWhatFailed(Life):
     """What the engine broke is told as done."""
 
-    def finish(self, outcome: Outcome, *rest: Any) -> None:
-        super().finish(Outcome.DONE if outcome is Outcome.FAILED else outcome, *rest)
+    def finish(self, outcome: Outcome, *rest: Any, **named: Any) -> None:
+        super().finish(Outcome.DONE if outcome is Outcome.FAILED else outcome, *rest, **named)
 
 
 class KeepsTheAnswerToARecall(Life):
@@ -257,16 +259,16 @@ LIVES: Mapping[type[Life], int] = {
     ForgetsTheSlotOfABusyEngine: 4,
     ReturnsTheSlotTwice: 0,
     ChargesForWhatFailed: 1,
-    KeepsTheAnswerToARecall: 21,
-    GoesOnAfterARecall: 70,
-    RetriesAfterTheFirstToken: 1,
+    KeepsTheAnswerToARecall: 13,
+    GoesOnAfterARecall: 13,
+    RetriesAfterTheFirstToken: 6,
     LosesATokenAtTheCut: 6,
-    TakesAnyEndForSuccess: 9,
+    TakesAnyEndForSuccess: 24,
     TellsTheErrorTwice: 1,
     SaysNothingAtTheEnd: 1,
     ForgetsWhoLeft: 2,
     LeavesTheEngineAtWork: 1,
-    AsksTheSameAgain: 1,
+    AsksTheSameAgain: 5,
     LosesItsPlace: 1,
     PassesOnATokenTwice: 0,
 }
@@ -278,7 +280,7 @@ SCHEDULERS: Mapping[type[Scheduler], int] = {
     DeafToThoseWhoLeave: 0,
     DeafToBusy: 4,
     KeepsTheLedger: 1,
-    SwallowsAGrant: 21,
+    SwallowsAGrant: 13,
     RefusesTwice: 1,
     HoldsBack: 4,
 }
