@@ -130,6 +130,11 @@ class Desk:
         if prober is not None and said.word not in (Word.REFUSED, Word.RESET):
             prober.heard_at = self.clock.now
 
+    def has_answered_since(self, replica: str, instant: float) -> bool:
+        """Whether a probe of it had an answer after that."""
+        prober = self.probers.get(replica)
+        return prober is not None and prober.answered_at > instant
+
     def _woke(self, number: int) -> None:
         if number == self._wake:
             self.tell(Woke())

@@ -6,6 +6,7 @@ who runs, what each attempt was charged, how long anybody waited, and which repl
 
 from collections import Counter
 from hashlib import blake2b
+from math import inf
 
 from gateway.core import cost, invariants
 from gateway.core.ledger import Grant
@@ -67,8 +68,8 @@ class Judge:
         self._deadlines: dict[str, float] = {}
         """The same for those that wait, put off to the instant at which they came back."""
         self._idle_since: dict[str, float] = {}
-        self._failed: set[tuple[str, str]] = set()
-        """(request of a client, replica that failed it)."""
+        self._failed: dict[tuple[str, str], float] = {}
+        """When it failed, by request of a client and replica."""
         self._away: set[str] = set()
         self._drained: set[str] = set()
         self._is_closed = False
@@ -145,7 +146,7 @@ class Judge:
             case Finished(id):
                 assert id in self._running or id in self._waiting, f"{id} ends twice"
                 if event.outcome is Outcome.FAILED and id in self._running:
-                    self._failed.add((_ask_of(id), self._running[id]))
+                    self._failed[_ask_of(id), self._running[id]] = now
                 self._leave(id)
                 self._judge_charge(event)
             case Bounced(id) | RecallDone(id):
@@ -185,7 +186,10 @@ class Judge:
                 assert id in self._waiting, f"{id} is granted and does not wait"
                 request = self._waiting.pop(id)
                 assert replica not in request.excluded, f"{id} goes where it is excluded"
-                assert (_ask_of(id), replica) not in self._failed, f"{id} goes where it failed"
+                failed_at = self._failed.get((_ask_of(id), replica), inf)
+                # The rest of a stream may be tried where a probe had an answer since.
+                is_forgiven = request.is_continuation and self._answered_since(replica, failed_at)
+                assert failed_at == inf or is_forgiven, f"{id} goes where it failed"
                 is_away = replica in self._away or replica in self._drained
                 assert not is_away, f"{id} goes to {replica}, which is away"
                 assert not self._is_closed, f"{id} is granted after the end"
@@ -207,6 +211,9 @@ class Judge:
                 assert id in self._started, f"{id} is to be moved and has not begun"
             case _:
                 pass
+
+    def _answered_since(self, replica: str, instant: float) -> bool:
+        return self._here.desk.has_answered_since(replica, instant)
 
     def _wait(self, request: Request, now: float) -> None:
         assert request.id not in self._waiting, f"{request.id} waits twice"

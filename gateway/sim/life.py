@@ -85,8 +85,8 @@ class Life:
         self.tier = tier
         self.stage = Stage.WAITING
         self.counts = Counts()
-        self.failed: frozenset[str] = frozenset()
-        """Replicas that failed this very request."""
+        self.failed: dict[str, float] = {}
+        """Replicas that failed this very request, and when."""
         self.left: frozenset[str] = frozenset()
         """Replicas that it was moved off; they did nothing wrong, and are better than none."""
         self.exchange: Exchange | None = None
@@ -157,7 +157,7 @@ class Life:
             sequences=ask.sequences,
             streams=ask.streams,
             patience_s=ask.patience_s,
-            excluded=self.failed | self.left,
+            excluded=self.left.union(self.failed),
             prefix=ask.prefix,
             session=ask.session,
             is_continuation=self.has_begun,
@@ -220,12 +220,18 @@ class Life:
     def _refused(self, refused: Refused) -> None:
         self._desk.waiters.pop(self.attempt_id, None)
         if self.has_begun and refused.reason is Reason.NO_REPLICA and self._may_look:
-            self.left = frozenset()
+            self._forgive()
             self.stage = Stage.LOOKING
             self.counts.attempts -= 1
             self._desk.clock.after(ASK_AGAIN_S, self._look_again)
         else:
             self.end_with_error(self._last_error or refused.reason.value)
+
+    def _forgive(self) -> None:
+        """Who answers again may have been started anew: it is tried before the stream is lost."""
+        answered = self._desk.has_answered_since
+        self.left = frozenset()
+        self.failed = {name: at for name, at in self.failed.items() if not answered(name, at)}
 
     @property
     def _may_look(self) -> bool:
@@ -315,7 +321,7 @@ class Life:
 
     def try_elsewhere(self, replica: str, error: str) -> None:
         """Nothing has reached the client: another replica may do better."""
-        self.failed |= {replica}
+        self.failed[replica] = self._desk.clock.now
         self._last_error = error
         if not self._may_try:
             self.end_with_error(error)
@@ -325,7 +331,7 @@ class Life:
 
     def go_on_elsewhere(self, replica: str, error: str) -> None:
         """The stream broke off: its rest may come from another replica, else one error event."""
-        self.failed |= {replica}
+        self.failed[replica] = self._desk.clock.now
         self._last_error = error
         self.broke_at = self._desk.clock.now
         if not (self._is_exact and self._may_try):

@@ -7,6 +7,7 @@ whose connection was refused; one whose answers to clients arrive misses none of
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 
 from gateway.core.messages import (
     Event,
@@ -56,6 +57,8 @@ class Prober:
         self._refusals = 0
         self._is_stopped = False
         self.is_up = False
+        self.answered_at = -inf
+        """When a probe last had an answer."""
         self.heard_at: float | None = None
         """When anything of an answer to a client last came from there."""
         clock.after(0.0, self._ask)
@@ -85,6 +88,7 @@ class Prober:
             return
         self._misses = self._refusals = 0
         spec, now = self._server.spec, self._clock.now
+        self.answered_at = now
         if not self.is_up:
             self.is_up = True
             slots = spec.slots if spec.tells_slots else None
