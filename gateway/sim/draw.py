@@ -29,8 +29,10 @@ from gateway.sim.site import Schedule
 SPAN_S = 8.0
 """Clients come, and faults begin, within this time."""
 FAULTS_MAX = 7
-OUTPUT_TOKENS = 40
-OUTPUT_TOKENS_MAX = 150
+OUTPUT_TOKENS = 25
+OUTPUT_TOKENS_MAX = 200
+LONG_SHARE = 0.1
+"""Of the answers so many last for seconds: most faults hit those."""
 FLEETS = (1, 2, 2, 2, 3, 4)
 """Numbers of replicas."""
 BURST = 8
@@ -54,10 +56,16 @@ TIERS: Sequence[tuple[Tier, ...]] = (
 TIGHT = Bounds(waiting=8, waiting_per_user=4, predictions=3, prefixes=4, sessions=2, attempts=2)
 IMPATIENT = Bounds(client_stall_s=3.0, attempts=4)
 KINDS = tuple(FaultKind)
-WEIGHTS = tuple(
-    {FaultKind.SHUTDOWN: 1, FaultKind.POLICY: 3, FaultKind.CRASH: 6, FaultKind.BUSY: 5}.get(kind, 4)
-    for kind in KINDS
-)
+USUAL = 4
+OFTEN = {
+    FaultKind.CRASH: 6,
+    FaultKind.BUSY: 5,
+    FaultKind.DRAIN: 8,
+    FaultKind.DRAINING: 6,
+    FaultKind.POLICY: 3,
+    FaultKind.SHUTDOWN: 1,
+}
+WEIGHTS = tuple(OFTEN.get(kind, USUAL) for kind in KINDS)
 
 
 def schedule_of(seed: int) -> Schedule:
@@ -96,7 +104,7 @@ def _policy(dice: Random) -> Policy:
         allowance=dice.choice(["bridge", "constant"]),
         reserve_after_s=dice.choice([0.5, 5.0]),
         warm_up_s=dice.choice([10.0, 0.0]),
-        migrate_running=dice.choice(["off", "drain", "balance"]),
+        migrate_running=dice.choice(["off", "drain", "drain", "balance"]),
         recall=dice.random() < 0.8,
         recall_gap=dice.choice([0.3, 0.0]),
         scrape_interval_s=dice.choice([1.0, 3.0, 3.0]),
@@ -133,6 +141,8 @@ def _asks(dice: Random, tiers: int) -> list[Ask]:
 
 def _ask(dice: Random, id: str, at: float, tiers: int) -> Ask:
     output_tokens = min(OUTPUT_TOKENS_MAX, 1 + int(dice.expovariate(1 / OUTPUT_TOKENS)))
+    if dice.random() < LONG_SHARE:
+        output_tokens = OUTPUT_TOKENS_MAX
     streams = dice.random() < 0.8
     stalls_at = at + dice.uniform(0.0, 3.0) if streams and dice.random() < 0.08 else inf
     prompt_tokens = dice.choice([1, 20, 20, 120, 300])

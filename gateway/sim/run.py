@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from gateway.core.scheduler import Scheduler
-from gateway.sim.asks import End
+from gateway.sim.asks import Ask, End
 from gateway.sim.draw import schedule_of
 from gateway.sim.faults import FaultKind
 from gateway.sim.judge import Judge
@@ -14,6 +14,8 @@ from gateway.sim.site import Schedule, Site
 
 SETTLE_S = 8.0
 """What is still under way when the last client got its end is over by then."""
+RECOVERED_S = 20.0
+"""Within so much longer somebody who comes then is served."""
 CALM_S = 300.0
 """After the last fault everything ends within this time, whatever its patience."""
 
@@ -73,10 +75,21 @@ def play(
         site.clock.run_while(lambda: not site.is_over, calm_from_s + CALM_S)
         # Also what the last one left behind, and the replicas that are away until later.
         site.clock.run(max(site.clock.now, calm_from_s) + SETTLE_S)
+        if not site.is_closed:
+            _visit(site)
         judge.conclude()
     except Exception as error:  # whatever it is, it is the finding
         failure = f"{site.clock.now:.4f} s: {type(error).__name__}: {error}"
     return _outcome(site, judge, failure)
+
+
+def _visit(site: Site) -> None:
+    """Whatever has happened, a client that comes afterwards is served."""
+    ask = Ask(id="afterwards", at=site.clock.now, output_tokens=5)
+    site.arrive(ask)
+    site.clock.run_while(lambda: not site.is_over, ask.at + RECOVERED_S)
+    client = site.lives[ask.id].client
+    assert client.end is End.DONE, f"nobody is served afterwards: {client.end} {client.why}"
 
 
 def shrunk(

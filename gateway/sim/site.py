@@ -78,7 +78,7 @@ class Site:
         for server in self.servers.values():
             self.desk.configure(server)
         for ask in schedule.asks:
-            self.clock.at(ask.at, partial(self._arrive, ask))
+            self.clock.at(ask.at, partial(self.arrive, ask))
         for fault in schedule.faults:
             self._plan(fault)
         self.clock.after(WALK_EVERY_S, self._walk)
@@ -86,11 +86,12 @@ class Site:
     @property
     def is_over(self) -> bool:
         """Whether every request has come and ended."""
-        return len(self.lives) == len(self.schedule.asks) and not self.open
+        return len(self.lives) >= len(self.schedule.asks) and not self.open
 
     # --- clients --------------------------------------------------------------------------------
 
-    def _arrive(self, ask: Ask) -> None:
+    def arrive(self, ask: Ask) -> None:
+        """A client comes with a request."""
         client = Client(ask, heard=self._ended)
         life = self._life_type(
             ask,

@@ -165,6 +165,16 @@ class LosesItsPlace(Life):
         return replace(super()._request(), arrived_at=self._desk.clock.now)
 
 
+class ForgetsWhereItWas(Life):
+    """It moves, and never tells that it has left."""
+
+    def _move(self, exchange: Exchange) -> None:
+        if exchange is self.exchange and self.stage is Stage.MOVING:
+            exchange.hang_up()
+            self.broke_at = self._desk.clock.now
+            self._attempt()
+
+
 class PassesOnATokenTwice(Life):
     """An event is delivered by two ways."""
 
@@ -239,6 +249,17 @@ class RefusesTwice(Scheduler):
         return decisions + [each for each in decisions if isinstance(each, Refused)]
 
 
+class NeverForgives(Scheduler):
+    """A circuit that opened stays open."""
+
+    def handle(self, event: Event, now: float) -> list[Decision]:
+        for replica in self.replicas.values():
+            if replica.circuit.reason is not None:
+                replica.circuit.until = now + 1_000.0
+                self.touch(replica)
+        return super().handle(event, now)
+
+
 class HoldsBack(Scheduler):
     """It never fills a replica that others report of."""
 
@@ -256,31 +277,33 @@ class HoldsBack(Scheduler):
 
 
 LIVES: Mapping[type[Life], int] = {
-    ForgetsTheSlotOfABusyEngine: 4,
+    ForgetsTheSlotOfABusyEngine: 28,
     ReturnsTheSlotTwice: 0,
-    ChargesForWhatFailed: 1,
-    KeepsTheAnswerToARecall: 13,
-    GoesOnAfterARecall: 13,
+    ChargesForWhatFailed: 6,
+    KeepsTheAnswerToARecall: 1,
+    GoesOnAfterARecall: 23,
     RetriesAfterTheFirstToken: 6,
-    LosesATokenAtTheCut: 6,
-    TakesAnyEndForSuccess: 24,
-    TellsTheErrorTwice: 1,
-    SaysNothingAtTheEnd: 1,
-    ForgetsWhoLeft: 2,
+    LosesATokenAtTheCut: 17,
+    TakesAnyEndForSuccess: 36,
+    TellsTheErrorTwice: 0,
+    SaysNothingAtTheEnd: 6,
+    ForgetsWhoLeft: 1,
     LeavesTheEngineAtWork: 1,
-    AsksTheSameAgain: 5,
-    LosesItsPlace: 1,
+    AsksTheSameAgain: 2,
+    LosesItsPlace: 2,
+    ForgetsWhereItWas: 151,
     PassesOnATokenTwice: 0,
 }
 """Each with a schedule that has shown it."""
 SCHEDULERS: Mapping[type[Scheduler], int] = {
     DeafToTime: 1,
     DeafToDrain: 0,
-    DeafToTheEnd: 35,
-    DeafToThoseWhoLeave: 0,
-    DeafToBusy: 4,
-    KeepsTheLedger: 1,
-    SwallowsAGrant: 13,
+    DeafToTheEnd: 22,
+    DeafToThoseWhoLeave: 1,
+    DeafToBusy: 28,
+    KeepsTheLedger: 2,
+    SwallowsAGrant: 1,
     RefusesTwice: 1,
-    HoldsBack: 4,
+    NeverForgives: 0,
+    HoldsBack: 7,
 }
