@@ -348,5 +348,7 @@ def _line(now: float, what: Event | Decision) -> str:
         return f"{now!r} {kind} {what.replica} {what.report.running} {what.report.waiting}\n"
     if isinstance(what, PolicyChanged):
         return f"{now!r} {kind} {[tier.name for tier in what.policy.tiers]}\n"
-    fields = [str(getattr(what, name)) for name in type(what).__slots__]
+    values = [getattr(what, name) for name in type(what).__slots__]
+    # The order of a set differs from process to process.
+    fields = [str(sorted(each) if isinstance(each, frozenset) else each) for each in values]
     return f"{now!r} {kind} {' '.join(fields)}\n"

@@ -113,7 +113,7 @@ def shrunk(
 
 
 def _outcome(site: Site, judge: Judge, failure: str) -> Outcome:
-    lives = site.lives.values()
+    lives = [site.lives[ask.id] for ask in site.schedule.asks if ask.id in site.lives]
     counts = [life.counts for life in lives]
     return Outcome(
         failure=failure,

@@ -94,7 +94,7 @@ def test_nothing_is_lost_in_ten_thousand_schedules(capsys: pytest.CaptureFixture
     assert not tally.failures, seeds_failed(tally.failures)
     assert all(tally.faults[kind] for kind in FaultKind), "a kind of fault was never drawn"
     assert all(tally.ends[end] for end in End), "an end never came"
-    for what in ("retries", "bounces", "recalls", "continuations", "stalls"):
+    for what in ("retries", "bounces", "recalls", "continuations", "moves", "stalls"):
         assert tally.sums[what], f"no {what}"
 
 
@@ -105,7 +105,7 @@ def test_a_seed_is_one_run_whatever_the_process() -> None:
     """Who replays the schedule that failed in the night must see it fail."""
     code = "from gateway.sim.run import run\nfor s in range(8): print(run(s).trace)"
     traces = []
-    for salt in ("0", "4711"):
+    for salt in ("0", "1", "4711"):
         done = subprocess.run(
             [sys.executable, "-c", code],
             env={**os.environ, "PYTHONHASHSEED": salt},
@@ -114,8 +114,9 @@ def test_a_seed_is_one_run_whatever_the_process() -> None:
             check=True,
         )
         traces.append(done.stdout.split())
-    assert traces[0] == traces[1] == [run(seed).trace for seed in range(8)]
-    assert len(set(traces[0])) == 8
+    here = [run(seed).trace for seed in range(8)]
+    assert traces == [here] * 3
+    assert len(set(here)) == 8
 
 
 def test_a_schedule_played_again_ends_the_same() -> None:
@@ -227,7 +228,16 @@ def test_a_drained_replica_finishes_what_it_has() -> None:
     outcome = story(on_first(FaultKind.DRAIN, 3.0))
     assert not outcome.failure
     assert outcome.ends == {End.DONE: 1}
-    assert outcome.continuations == 0
+    assert (outcome.continuations, outcome.moves) == (0, 0)
+
+
+def test_what_runs_on_a_drained_replica_goes_on_elsewhere_where_the_policy_moves_it() -> None:
+    """The same, in a hurry: its clients read on as if nothing had happened."""
+    policy = Policy(tiers=DEFAULT_TIERS[:1], migrate_running="drain")
+    outcome = story(on_first(FaultKind.DRAIN, 3.0), policy=policy)
+    assert not outcome.failure
+    assert outcome.ends == {End.DONE: 1}
+    assert (outcome.moves, outcome.tokens) == (1, 100)
 
 
 def test_what_still_runs_when_the_gateway_can_wait_no_longer_is_told_so() -> None:

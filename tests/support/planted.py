@@ -304,6 +304,6 @@ SCHEDULERS: Mapping[type[Scheduler], int] = {
     KeepsTheLedger: 2,
     SwallowsAGrant: 1,
     RefusesTwice: 1,
-    NeverForgives: 0,
+    NeverForgives: 187,
     HoldsBack: 7,
 }
