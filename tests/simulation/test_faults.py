@@ -33,6 +33,8 @@ from tests.support.planted import (
 
 FAST_SEEDS = 200
 CHAOS_SEEDS = 10_000
+EVERYTHING_FROM = 1_000
+"""In so many schedules everything has happened that can."""
 PLANT_SEEDS = 150
 """So many schedules every planted fault is found in; most in the first ten."""
 SMALL = Schedule(
@@ -92,6 +94,8 @@ def test_nothing_is_lost_in_ten_thousand_schedules(capsys: pytest.CaptureFixture
     with capsys.disabled():
         sys.stdout.write("\n" + tally.text(time.monotonic() - began_at) + "\n")
     assert not tally.failures, seeds_failed(tally.failures)
+    if count < EVERYTHING_FROM:
+        return
     assert all(tally.faults[kind] for kind in FaultKind), "a kind of fault was never drawn"
     assert all(tally.ends[end] for end in End), "an end never came"
     for what in ("retries", "bounces", "recalls", "continuations", "moves", "stalls"):
