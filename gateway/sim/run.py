@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from gateway.core.breaker import BACKOFF_MAX_S
 from gateway.core.scheduler import Scheduler
 from gateway.sim.asks import Ask, End
 from gateway.sim.draw import schedule_of
@@ -14,8 +15,8 @@ from gateway.sim.site import Schedule, Site
 
 SETTLE_S = 8.0
 """What is still under way when the last client got its end is over by then."""
-RECOVERED_S = 20.0
-"""Within so much longer somebody who comes then is served."""
+RECOVERED_S = BACKOFF_MAX_S + 10.0
+"""Within so much longer somebody who comes then is served: the only replica may have to rest."""
 CALM_S = 300.0
 """After the last fault everything ends within this time, whatever its patience."""
 
