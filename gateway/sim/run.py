@@ -17,6 +17,7 @@ SETTLE_S = 8.0
 """What is still under way when the last client got its end is over by then."""
 RECOVERED_S = BACKOFF_MAX_S + 10.0
 """Within so much longer somebody who comes then is served: the only replica may have to rest."""
+VISIT_EVERY_S = 2.0
 CALM_S = 300.0
 """After the last fault everything ends within this time, whatever its patience."""
 
@@ -85,12 +86,19 @@ def play(
 
 
 def _visit(site: Site) -> None:
-    """Whatever has happened, a client that comes afterwards is served."""
-    ask = Ask(id="afterwards", at=site.clock.now, output_tokens=5)
-    site.arrive(ask)
-    site.clock.run_while(lambda: not site.is_over, ask.at + RECOVERED_S)
-    client = site.lives[ask.id].client
-    assert client.end is End.DONE, f"nobody is served afterwards: {client.end} {client.why}"
+    """Whatever has happened, a client that comes afterwards, again and again, is served."""
+    until, number = site.clock.now + RECOVERED_S, 0
+    while True:
+        ask = Ask(id=f"afterwards{number}", at=site.clock.now, output_tokens=5)
+        site.arrive(ask)
+        site.clock.run_while(lambda: not site.is_over, until)
+        client = site.lives[ask.id].client
+        if client.end is End.DONE:
+            return
+        is_early = client.end is not None and site.clock.now < until
+        assert is_early, f"nobody is served afterwards: {client.end} {client.why}"
+        site.clock.run(min(until, site.clock.now + VISIT_EVERY_S))
+        number += 1
 
 
 def shrunk(
