@@ -39,6 +39,10 @@ class ReplicaVerdict:
     replica: str
     closed_by: str | None
     """A `gate.Closed`; None: it fits, and goes there when its turn comes."""
+    tripped_by: str | None
+    """Why its circuit breaker is not closed: a `Fault`, "flapping" or "silent"."""
+    tripped_s: float
+    """How long it stays open at most; 0 where one request may try."""
     occupied: int
     """Sequences there, of this gateway and of others."""
     foreign: int
@@ -175,6 +179,8 @@ def _closed_by(
         return Closed.ELSEWHERE
     if now < replica.busy_until:
         return Closed.BUSY
+    if not (gates.policy.release_at_once or replica.circuit.lets(now)):
+        return Closed.TRIPPED
     if replica.reserved_for not in {None, waiting} and is_held(replica, now):
         return Closed.RESERVED
     if waiting.kind.decodes:
@@ -190,7 +196,7 @@ def _closed_by(
 def _foreign_gone(replica: Replica, now: float) -> int:
     """Foreign sequences that will not be believed in once the last report is known as stale."""
     is_stale = not replica.is_stale and now >= replica.fresh_until
-    return replica.foreign - replica.foreign_lately() if is_stale else 0
+    return replica.foreign - replica.sightings.foreign_lately() if is_stale else 0
 
 
 def _verdict(
@@ -202,6 +208,8 @@ def _verdict(
     return ReplicaVerdict(
         replica=replica.name,
         closed_by=None if shut is None else shut.value,
+        tripped_by=replica.circuit.reason,
+        tripped_s=max(0.0, replica.circuit.until - now) if replica.circuit.reason else 0.0,
         occupied=replica.occupied - gone,
         foreign=replica.foreign - gone,
         slots=slots,
@@ -209,10 +217,10 @@ def _verdict(
         allowance=gates.allowance(replica, tier, now),
         slots_away=0 if slots is None else gates.away(replica, slots)[tier],
         inflight_limit=None if limit == float("inf") else limit,
-        tpot_ms=None if replica.tpot_s is None else replica.tpot_s * 1e3,
+        tpot_ms=None if replica.speed.tpot_s is None else replica.speed.tpot_s * 1e3,
         tpot_limit_ms=ceiling.tpot_s * 1e3,
         unstarted_prompt_tokens=replica.ledger.unstarted_prompt_tokens,
-        prefill_limit_tokens=int(ceiling.prefill_s * replica.prefill_rate),
+        prefill_limit_tokens=int(ceiling.prefill_s * replica.speed.prefill_rate),
         kv_tokens=int(replica.kv_tokens),
         kv_capacity_tokens=replica.kv_capacity_tokens,
         is_report_stale=replica.is_stale or now >= replica.fresh_until,

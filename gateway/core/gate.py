@@ -24,6 +24,8 @@ class Closed(StrEnum):
     """The condition that keeps a gate shut."""
 
     UNUSABLE = "unusable"
+    TRIPPED = "tripped"
+    """Its circuit breaker is open, or half open with its one trial under way."""
     BUSY = "busy"
     QUEUE = "queue"
     SPEED = "speed"
@@ -80,6 +82,8 @@ class Gates:
         last = len(self.ceilings)
         if self.policy.release_at_once:
             return last
+        if not replica.circuit.lets(now):
+            return 0
         if now >= replica.fresh_until and not replica.is_stale:
             replica.go_stale()
         waiting = replica.waiting
@@ -91,6 +95,10 @@ class Gates:
             if self.closed_by(replica, tier, waiting, now) is None:
                 return tier + 1
         return 1
+
+    def takes(self, replica: Replica, now: float) -> bool:
+        """Whether anything at all may be put on `replica`, be it without need of a slot."""
+        return replica.is_usable and now >= replica.busy_until and replica.circuit.lets(now)
 
     def closed_by(
         self, replica: Replica, tier: int, waiting: int, now: float, *, without: int = 0
@@ -114,9 +122,9 @@ class Gates:
             away = self.away(replica, slots)[tier]
             if away and occupied >= slots - away:
                 return Closed.HEADROOM
-        if replica.tpot_s is not None and replica.tpot_s > ceiling.tpot_s:
+        if replica.speed.tpot_s is not None and replica.speed.tpot_s > ceiling.tpot_s:
             is_idle = occupied < self.policy.min_inflight
-            if not is_idle and replica.tpot_over(ceiling.tpot_s, occupied, now):
+            if not is_idle and replica.speed.tpot_over(ceiling.tpot_s, occupied, now):
                 return Closed.SPEED
         if occupied + 1 > self.limit(replica):
             return Closed.LIMIT
@@ -131,7 +139,7 @@ class Gates:
             cached = min(waiting.prompt_tokens, replica.cache.cached_tokens(waiting.request.prefix))
         if ledger.unstarted_prompt_tokens > 0:
             tokens = ledger.unstarted_prompt_tokens + waiting.prompt_tokens - cached
-            if tokens > self.ceilings[tier].prefill_s * replica.prefill_rate:
+            if tokens > self.ceilings[tier].prefill_s * replica.speed.prefill_rate:
                 return Closed.PREFILL
         if not waiting.kind.decodes:
             return None
@@ -168,7 +176,7 @@ class Gates:
         limit = self.ceilings[tier].queue_limit
         if not self._is_bridging or limit <= 1:
             return limit
-        bridged_s = replica.round_trip_s + replica.step_s
+        bridged_s = replica.round_trip_s + replica.speed.step_s
         bridged = math.ceil(replica.release_rate.per_s(now) * bridged_s - ROUNDING)
         return min(limit, bridged) if bridged > 1 else 1
 
@@ -185,7 +193,7 @@ class Gates:
         """Sequences that a fresh replica may hold by now; it is filled evenly."""
         span_s = replica.warm_until - replica.warm_from
         share = (now - replica.warm_from) / span_s if span_s > 0.0 else 1.0
-        return max(1.0, share * (replica.slots or replica.proven_sequences or 1))
+        return max(1.0, share * (replica.slots or replica.sightings.proven_sequences or 1))
 
 
 def reserved_shares(headroom: Sequence[float], is_active: Sequence[bool]) -> tuple[float, ...]:

@@ -196,8 +196,8 @@ class Pool:
         fastest = float("inf")
         for name in waiting.kind.replicas:
             replica = self.replicas[name]
-            prefill_s = waiting.prompt_tokens / replica.prefill_rate
-            fastest = min(fastest, prefill_s + waiting.output_tokens * replica.step_s)
+            prefill_s = waiting.prompt_tokens / replica.speed.prefill_rate
+            fastest = min(fastest, prefill_s + waiting.output_tokens * replica.speed.step_s)
         return fastest
 
     def touch(self, replica: Replica) -> None:

@@ -6,57 +6,36 @@ lag by seconds, read zero at a cold start and are blind during long prefills, so
 compared with the ledger of the instant at which it was asked for.
 """
 
-from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
 from gateway.core.affinity import Cache
+from gateway.core.breaker import Circuit
 from gateway.core.flows import Waiting
 from gateway.core.kinds import Kind
-from gateway.core.ledger import Grant, Ledger
+from gateway.core.ledger import Ledger
 from gateway.core.limiter import ConcurrencyLimit
 from gateway.core.messages import ReplicaReport
 from gateway.core.plain import (
-    age_s,
-    finite,
-    instant_of,
-    known_instant,
     plain_report,
     report_of,
 )
 from gateway.core.rates import Mean, Rate
+from gateway.core.sightings import Sightings
+from gateway.core.speed import (
+    ITL_TOKENS_MIN,
+    LEARNING_SHARE,
+    LONG_PREFILL_TOKENS,
+    Speed,
+    itl_between,
+)
+from gateway.core.vitality import Vitality
 
-FOREIGN_WINDOW = 3
-"""Scrapes whose minimum is the foreign load: a gauge may still count what has just ended."""
 FRESH_INTERVALS = 3
 """A report older than this many scrape intervals is stale."""
-SLOTS_SIGHTINGS = 2
-"""Scrapes that must show a full engine before its slots count as learnt."""
-KV_FULL = 0.9
-"""An engine that fills this share of its KV may queue for want of KV rather than of slots."""
 FROZEN_S = 10.0
 """With no step for this long an engine's gauges show what was, not what is."""
-ITL_TOKENS_MIN = 50
-"""Fewer tokens than this say nothing of the speed."""
-PREFILL_TOKENS_MIN = 512
-"""Shorter prompts measure overhead rather than the prefill rate."""
-LONG_PREFILL_TOKENS = 8_192
-"""A prompt this long slows the streams beside it so much that they say nothing of the batch."""
-GAUGES_LAG_S = 1.0
-"""An engine's counters may show what was so long ago."""
-PREFILL_TOKENS_PER_S = 8_000.0
-"""Prefill rate until one is learnt: half of what an A100 does for a 7B model (Vidur profiles)."""
-PREFILL_TOKENS_PER_S_MAX = 2 * PREFILL_TOKENS_PER_S
-"""What an engine is taken to have computed at most, until one is learnt."""
-STEP_S = 0.03
-"""Engine step until one is learnt."""
-SPEED_HALVING_S = 5.0
-"""With no new samples the excess of the measured TPOT over a limit halves in this time."""
 RELEASE_HALF_LIFE_S = 5.0
-LEARNING_SHARE = 0.3
-FOREIGN_MEMORY = 64
-"""Scrapes whose 95th percentile stands for the foreign load while there are none."""
-FOREIGN_QUANTILE = 0.95
 KV_SHARE_TOKENS_MIN = 1_000
 """A smaller ledger says nothing of the share of it that is really held."""
 
@@ -65,15 +44,14 @@ class Replica:
     """Belief about one engine, in sequences, tokens and seconds."""
 
     __slots__ = (
-        "_foreign_recent", "_foreign_seen", "_full_sightings", "_kv_share", "_last_prefill_end",
-        "_long_prefill_end", "_passed_at", "_prefill_rate", "_previous", "_previous_sent_at",
-        "_progress", "away", "away_of", "busy_until", "cache", "configured_slots",
-        "context_tokens", "foreign", "fresh_until", "has_queue", "is_draining", "is_lost",
-        "is_removed", "is_stale", "is_usable", "judged_at", "kv_capacity_tokens",
-        "kv_use_tokens_scraped", "learnt_slots", "ledger", "ledger_kv_at_scrape", "limit", "models",
-        "name", "open_tiers", "progressed_at", "proven_sequences", "recalled_at", "release_rate",
-        "report", "reported_at", "reserved_for", "reserved_until", "round_trip_s", "scores",
-        "slots", "tpot_at", "tpot_in_use", "tpot_s", "warm_from", "warm_until", "weight",
+        "_kv_share", "_passed_at", "_previous", "_previous_sent_at", "away", "away_of",
+        "busy_until", "cache", "circuit", "configured_slots", "context_tokens", "foreign",
+        "fresh_until", "has_queue", "is_draining", "is_lost", "is_removed", "is_stale",
+        "is_usable", "judged_at", "kv_capacity_tokens", "kv_use_tokens_scraped", "ledger",
+        "ledger_kv_at_scrape", "limit", "models", "name", "moved_at", "open_tiers", "recalled_at",
+        "release_rate", "report", "reported_at", "reserved_for", "reserved_until",
+        "round_trip_s", "scores", "sightings", "slots", "speed", "vital", "warm_from", "warm_until",
+        "weight",
     )  # fmt: skip
 
     def __init__(self, name: str, *, tiers: int, blocks: int) -> None:
@@ -91,6 +69,10 @@ class Replica:
         """Whether anything new may be put here at all."""
         self.busy_until = 0.0
         self.recalled_at = float("-inf")
+        self.moved_at = float("-inf")
+        """When a running request was last asked away from here."""
+        self.circuit = Circuit()
+        self.vital = Vitality()
         self.reserved_for: Waiting | None = None
         """Nothing else is put here until this one, passed over for its size, fits."""
         self.reserved_until = 0.0
@@ -121,16 +103,11 @@ class Replica:
         self.fresh_until = float("inf")
         """When the last report becomes stale."""
         self.is_stale = False
-        self.learnt_slots: int | None = None
-        self.proven_sequences = 0
-        """The most it was ever seen to run at once: its slots are no fewer."""
+        self.sightings = Sightings()
+        self.speed = Speed()
         self.kv_capacity_tokens: int | None = None
         self.kv_use_tokens_scraped = 0.0
         self.ledger_kv_at_scrape = 0
-        self.tpot_s: float | None = None
-        self.tpot_at = 0.0
-        self.tpot_in_use = 0.0
-        """Sequences there when it was measured."""
         self.round_trip_s = 0.0
         self.limit = ConcurrencyLimit()
         self.cache = Cache(self.cache.limit)
@@ -138,17 +115,9 @@ class Replica:
         """From when to when it is filled slot by slot."""
         self._kv_share = Mean(LEARNING_SHARE)
         self._previous: ReplicaReport | None = None
-        self._progress = -1.0
-        self.progressed_at: float | None = None
-        """When its counters last grew, or the first report came; None while there was none."""
-        self._foreign_seen: deque[int] = deque(maxlen=FOREIGN_WINDOW)
-        self._foreign_recent: deque[int] = deque(maxlen=FOREIGN_MEMORY)
+        self.vital.forget()
         self.foreign = 0
         """Sequences there that did not come through this gateway."""
-        self._full_sightings: deque[int] = deque(maxlen=SLOTS_SIGHTINGS)
-        self._prefill_rate = Mean(LEARNING_SHARE)
-        self._last_prefill_end = 0.0
-        self._long_prefill_end = float("-inf")
         self._passed_at = 0.0
         self._previous_sent_at = 0.0
         self.slots: int | None = None
@@ -171,7 +140,7 @@ class Replica:
     def count_slots(self) -> None:
         """Settle what the slots are: configured, told, or learnt."""
         report = self.report
-        slots = self.learnt_slots
+        slots = self.sightings.learnt_slots
         if self.configured_slots is not None:
             slots = self.configured_slots
         elif report is not None and report.slots is not None:
@@ -191,7 +160,8 @@ class Replica:
         slots, occupied = self.slots, self.ledger.sequences + self.foreign
         if slots is None:
             # What it ran before it can run again without a sign that it started.
-            return max(0, min(self.ledger.unstarted_sequences, occupied - self.proven_sequences))
+            beyond = occupied - self.sightings.proven_sequences
+            return max(0, min(self.ledger.unstarted_sequences, beyond))
         if self.kv_capacity_tokens is not None and self.kv_tokens > self.kv_capacity_tokens:
             return max(self.ledger.unstarted_sequences, occupied - slots, 0)
         return occupied - slots if occupied > slots else 0
@@ -205,42 +175,11 @@ class Replica:
         growth = self.ledger.kv_tokens - self.ledger_kv_at_scrape
         return max(0.0, self.kv_use_tokens_scraped + growth)
 
-    @property
-    def prefill_rate(self) -> float:
-        """Prompt tokens per second that the engine prefills."""
-        learnt = self._prefill_rate.value
-        return PREFILL_TOKENS_PER_S if learnt is None else learnt
-
-    @property
-    def step_s(self) -> float:
-        """Duration of one engine step: its TPOT, or a guess until one was seen."""
-        return STEP_S if self.tpot_s is None else self.tpot_s
-
-    def tpot_over(self, limit_s: float, occupied: int, now: float) -> bool:
-        """Whether the TPOT exceeds `limit_s` with one more than `occupied` sequences there.
-
-        Silence halves the excess; and a sample is late, so it counts only while about as many run
-        as when it was taken: one that is slow for its batch is fast enough for a smaller one.
-        """
-        if self.tpot_s is None or self.tpot_s <= limit_s:
-            return False
-        if (occupied + 1) * self.tpot_s <= self.tpot_in_use * limit_s:
-            return False
-        excess_s = self.tpot_s - limit_s
-        silent_s = max(0.0, now - self.tpot_at)
-        # Without the decay a gate closed by a slow moment would never see a sample again.
-        return bool(excess_s * 0.5 ** (silent_s / SPEED_HALVING_S) > 0.02 * limit_s)
-
     def go_stale(self) -> None:
         """No report for too long: the ledger alone counts, less the foreign load seen lately."""
         self.is_stale = True
-        self.foreign = self.foreign_lately()
+        self.foreign = self.sightings.foreign_lately()
         self.scores = {}
-
-    def foreign_lately(self) -> int:
-        """The foreign load that few of the last scrapes exceeded."""
-        recent = sorted(self._foreign_recent)
-        return recent[int(FOREIGN_QUANTILE * (len(recent) - 1))] if recent else 0
 
     def take_report(
         self,
@@ -251,11 +190,13 @@ class Replica:
         round_trip_s: float,
         interval_s: float,
         target_s: float,
-    ) -> None:
+    ) -> tuple[bool, bool]:
         """Correct the belief by a scrape that was asked for at `sent_at`.
 
         Scrapes come every `interval_s`; `target_s` is the TPOT that the adaptive limit holds.
+        Returns what `Vitality.take` does.
         """
+        signs = self.vital.take(report, sent_at=sent_at, now=now)
         previous, self._previous = self._previous, report
         since, self._previous_sent_at = self._previous_sent_at, sent_at
         self.report = report
@@ -273,6 +214,7 @@ class Replica:
             if not self._learn_tpot(previous, report, in_use=in_use, now=now, target_s=target_s):
                 self._previous, self._previous_sent_at = previous, since
         self.count_slots()
+        return signs
 
     def take_tpot(
         self, tpot_s: float, tokens: float, *, in_use: float, now: float, target_s: float
@@ -282,20 +224,8 @@ class Replica:
         `in_use`: sequences there, on average over its life.
         """
         if self.report is None or self.report.itl_count is None or self.is_stale:
-            self._set_tpot(tpot_s, in_use, now)
+            self.speed.take_tpot(tpot_s, in_use, now)
             self.limit.sampled(tpot_s, tokens, in_use=in_use, target_s=target_s)
-
-    def take_first_token(self, grant: Grant, now: float) -> None:
-        """A first token came: the time since the prefill before it measures the prefill rate."""
-        prompt_tokens = grant.prefill_tokens
-        # One that waited for a slot would measure the wait.
-        if grant.found_room and prompt_tokens >= PREFILL_TOKENS_MIN:
-            elapsed_s = now - max(grant.granted_at, self._last_prefill_end)
-            if elapsed_s > 0.0:
-                self._prefill_rate.add(prompt_tokens / elapsed_s)
-        self._last_prefill_end = now
-        if prompt_tokens >= LONG_PREFILL_TOKENS:
-            self._long_prefill_end = now
 
     def pass_time(self, now: float) -> None:
         """What recovers by itself has recovered until `now`."""
@@ -307,17 +237,6 @@ class Replica:
         if self.waiting:
             return False
         return self.slots is None or self.occupied + sequences <= self.slots
-
-    def prefilled_share(self, grant: Grant, now: float) -> float:
-        """Share of its prompt, 0..1, that the engine has probably computed for `grant`."""
-        rate = self._prefill_rate.value
-        if rate is None:
-            # Not the usual guess: where it is too low, cancelling would be cheap prefill.
-            rate = PREFILL_TOKENS_PER_S_MAX
-        expected_s = grant.prefill_tokens / rate
-        if grant.is_started or expected_s <= 0.0:
-            return 1.0
-        return min(1.0, (now - grant.granted_at) / expected_s)
 
     def start_plain(self, as_of: float, *, queued: int) -> None:
         """A plain request shows no first token: infer that the engine began with it by `as_of`.
@@ -331,64 +250,42 @@ class Replica:
             waiting = grant.waiting
             if waiting.request.streams or rank <= queued or not waiting.kind.decodes:
                 continue
-            prefill_s = grant.prefill_tokens / self.prefill_rate + self.step_s
+            prefill_s = grant.prefill_tokens / self.speed.prefill_rate + self.speed.step_s
             if grant.granted_at + prefill_s <= as_of:
                 self.ledger.start(waiting.request.id)
 
     def measured(self, now: float) -> dict[str, Any]:
         """What was learnt from scrapes and is nobody else's business, as plain values."""
         return {
-            "foreign_seen": list(self._foreign_seen),
-            "foreign_recent": list(self._foreign_recent),
-            "full_sightings": list(self._full_sightings),
             "kv_share": self._kv_share.value,
-            "prefill_rate": self._prefill_rate.value,
-            "last_prefill_age_s": now - self._last_prefill_end,
-            "long_prefill_age_s": age_s(self._long_prefill_end, now),
             "previous_sent_age_s": now - self._previous_sent_at,
-            "tpot_in_use": self.tpot_in_use,
             "passed_age_s": now - self._passed_at,
             "previous": plain_report(self._previous),
-            "progress": finite(self._progress),
-            "progressed_age_s": age_s(self.progressed_at, now),
         }
 
     def restore_measured(self, data: Mapping[str, Any], now: float) -> None:
         """Go on at `now` from what `measured` gave, perhaps under another clock."""
-        self._foreign_seen.extend(data["foreign_seen"])
-        self._foreign_recent.extend(data["foreign_recent"])
-        self._full_sightings.extend(data["full_sightings"])
         self._kv_share.value = data["kv_share"]
-        self._prefill_rate.value = data["prefill_rate"]
-        self._last_prefill_end = now - data["last_prefill_age_s"]
-        self._long_prefill_end = instant_of(data["long_prefill_age_s"], now)
         self._previous_sent_at = now - data["previous_sent_age_s"]
-        self.tpot_in_use = data["tpot_in_use"]
         self._passed_at = now - data["passed_age_s"]
         self._previous = report_of(data["previous"])
-        self._progress = -1.0 if data["progress"] is None else float(data["progress"])
-        self.progressed_at = known_instant(data["progressed_age_s"], now)
 
     def _take_load(self, report: ReplicaReport, own: int | None, now: float) -> None:
         if report.running is None or report.waiting is None:
             return
-        is_frozen = self._is_frozen(report, now)
+        progressed_at = self.vital.progressed_at
+        is_frozen = progressed_at is not None and now - progressed_at >= FROZEN_S
         if own is not None:
             # An idle engine makes no step, so it would never correct what it showed last.
             is_past = is_frozen and not own and not self.ledger.grants
             seen = 0 if is_past else max(0, report.running + report.waiting - own)
-            self._foreign_seen.append(seen)
-            self._foreign_recent.append(seen)
-            self.foreign = min(self._foreign_seen)
-        self.proven_sequences = max(self.proven_sequences, report.running)
-        self._learn_slots(report.running, report.waiting, report.kv_use or 0.0)
-
-    def _is_frozen(self, report: ReplicaReport, now: float) -> bool:
-        counters = (report.iterations, report.prompt_tokens, report.generation_tokens)
-        known = [counter for counter in counters if counter is not None]
-        if not known or sum(known) != self._progress:
-            self._progress, self.progressed_at = sum(known), now
-        return self.progressed_at is not None and now - self.progressed_at >= FROZEN_S
+            self.foreign = self.sightings.foreign(seen)
+        self.sightings.ran(
+            report.running,
+            waiting=report.waiting,
+            kv_use=report.kv_use or 0.0,
+            unstarted=self.ledger.unstarted_sequences,
+        )
 
     def _take_kv(self, report: ReplicaReport, own: tuple[int, int] | None) -> None:
         if not report.kv_capacity_tokens:
@@ -403,26 +300,9 @@ class Replica:
                 # Shared prefixes, and answers not yet written, make the ledger an over-estimate.
                 self._kv_share.add(min(1.0, self.kv_use_tokens_scraped / self.ledger_kv_at_scrape))
 
-    def _learn_slots(self, running: int, waiting: int, kv_use: float) -> None:
-        """vLLM does not export max_num_seqs: a full engine with a queue shows it.
-
-        A queue behind a long prefill or for want of KV says nothing of the slots, and too low a
-        figure would not correct itself: headroom keeps the lower tiers from probing it.
-        """
-        if self.learnt_slots is not None and running > self.learnt_slots:
-            self.learnt_slots = running
-        if waiting < 1 or running < 1:
-            return
-        if self.ledger.unstarted_sequences > waiting or kv_use >= KV_FULL:
-            return
-        self._full_sightings.append(running)
-        if len(self._full_sightings) == SLOTS_SIGHTINGS:
-            seen = max(self._full_sightings)
-            self.learnt_slots = max(self.learnt_slots or 0, seen)
-
     def _is_prefilling_long(self, since: float) -> bool:
         """Whether a long prompt was computed at any time since the scrape of that instant."""
-        if since < self._long_prefill_end + GAUGES_LAG_S:
+        if self.speed.had_long_prefill(since):
             return True
         return any(
             grant.prefill_tokens >= LONG_PREFILL_TOKENS for grant in self.ledger.unstarted.values()
@@ -438,20 +318,12 @@ class Replica:
         target_s: float,
     ) -> bool:
         """Take in the speed between two scrapes; False: too few tokens, let them add up."""
-        if (
-            report.itl_count is None
-            or previous.itl_count is None
-            or report.itl_sum_s is None
-            or previous.itl_sum_s is None
-        ):
+        between = itl_between(previous, report)
+        if between is None:
             return True
-        tokens = report.itl_count - previous.itl_count
+        tokens, took_s = between
         if tokens >= ITL_TOKENS_MIN:
-            tpot_s = (report.itl_sum_s - previous.itl_sum_s) / tokens
-            self._set_tpot(tpot_s, in_use, now)
+            tpot_s = took_s / tokens
+            self.speed.take_tpot(tpot_s, in_use, now)
             self.limit.sampled(tpot_s, tokens, in_use=in_use, target_s=target_s)
         return not 0 <= tokens < ITL_TOKENS_MIN
-
-    def _set_tpot(self, tpot_s: float, in_use: float, now: float) -> None:
-        self.tpot_s = max(0.0, tpot_s)
-        self.tpot_at, self.tpot_in_use = now, in_use

@@ -62,6 +62,7 @@ def snapshot(state: State, now: float) -> dict[str, Any]:
         "wake_age_s": age_s(
             state.due_at if state.wake_at is None else min(state.due_at, state.wake_at), now
         ),
+        "drained": sorted(state.drained),
         "predictor": state.predictor.snapshot(),
         "replicas": [plain_replica(each, now) for each in state.replicas.values()],
         "reserved": [
@@ -155,6 +156,7 @@ class _Restoring:
         self.known = Known(kinds_of(data["kinds"]), now)
         self.scheduler.sequence = data["sequence"]
         self.scheduler.is_closed = data["is_closed"]
+        self.scheduler.drained.update(data["drained"])
         self.scheduler.predictor.restore(data["predictor"])
         self._restore_replicas(data)
         self._restore_requests(data)

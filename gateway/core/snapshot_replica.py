@@ -105,6 +105,7 @@ def plain_grant(grant: Grant, kinds: KindTable, now: float) -> dict[str, Any]:
         "granted_age_s": now - grant.granted_at,
         "is_started": grant.is_started,
         "is_recalled": grant.is_recalled,
+        "move_asked_age_s": age_s(grant.move_asked_at, now),
         "output_tokens": grant.output_tokens,
         "charged": grant.charged,
         "was_favoured": grant.was_favoured,
@@ -125,6 +126,7 @@ def grant_of(data: Mapping[str, Any], kinds: Sequence[Kind], now: float, tier: i
     grant.prefill_tokens = data["prefill_tokens"]
     grant.kv_tokens = data["kv_tokens"]
     grant.is_recalled = data["is_recalled"]
+    grant.move_asked_at = instant_of(data["move_asked_age_s"], now)
     grant.output_tokens = data["output_tokens"]
     grant.charged = data["charged"]
     grant.was_favoured = data["was_favoured"]
@@ -154,19 +156,20 @@ def plain_replica(replica: Replica, now: float) -> dict[str, Any]:
         "reported_age_s": age_s(replica.reported_at, now),
         "fresh_age_s": age_s(replica.fresh_until, now),
         "is_stale": replica.is_stale,
-        "learnt_slots": replica.learnt_slots,
-        "proven_sequences": replica.proven_sequences,
         "kv_capacity_tokens": replica.kv_capacity_tokens,
         "kv_use_tokens_scraped": finite(replica.kv_use_tokens_scraped),
         "ledger_kv_at_scrape": replica.ledger_kv_at_scrape,
-        "tpot_s": finite(replica.tpot_s),
-        "tpot_age_s": now - replica.tpot_at,
+        "sightings": replica.sightings.snapshot(),
+        "speed": replica.speed.snapshot(now),
         "round_trip_s": replica.round_trip_s,
         "limit": replica.limit.snapshot(),
         "warm_from_age_s": now - replica.warm_from,
         "warm_until_age_s": now - replica.warm_until,
         "foreign": replica.foreign,
         "measured": replica.measured(now),
+        "moved_age_s": age_s(replica.moved_at, now),
+        "circuit": replica.circuit.snapshot(now),
+        "vital": replica.vital.snapshot(now),
         "judged": _plain_judgement(replica, now),
     }
 
@@ -198,19 +201,20 @@ def _restore_learnt(replica: Replica, data: Mapping[str, Any], now: float) -> No
     replica.reported_at = known_instant(data["reported_age_s"], now)
     replica.fresh_until = instant_of(data["fresh_age_s"], now, never=inf)
     replica.is_stale = data["is_stale"]
-    replica.learnt_slots = data["learnt_slots"]
-    replica.proven_sequences = data["proven_sequences"]
     replica.kv_capacity_tokens = data["kv_capacity_tokens"]
     replica.kv_use_tokens_scraped = data["kv_use_tokens_scraped"] or 0.0
     replica.ledger_kv_at_scrape = data["ledger_kv_at_scrape"]
-    replica.tpot_s = data["tpot_s"]
-    replica.tpot_at = now - data["tpot_age_s"]
+    replica.sightings.restore(data["sightings"])
+    replica.speed.restore(data["speed"], now)
     replica.round_trip_s = data["round_trip_s"]
     replica.limit.restore(data["limit"])
     replica.warm_from = now - data["warm_from_age_s"]
     replica.warm_until = now - data["warm_until_age_s"]
     replica.foreign = data["foreign"]
     replica.restore_measured(data["measured"], now)
+    replica.moved_at = instant_of(data["moved_age_s"], now)
+    replica.circuit.restore(data["circuit"], now)
+    replica.vital.restore(data["vital"], now)
     replica.count_slots()
 
 

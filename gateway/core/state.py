@@ -23,6 +23,8 @@ class State:
         self.predictor = Predictor(policy.bounds.predictions)
         self.pools: list[Pool] = []
         self.replicas: dict[str, Replica] = {}
+        self.drained: set[str] = set()
+        """Names that nothing new goes to, be they found yet or not; until they are removed."""
         self.room = WaitingRoom(len(policy.tiers))
         self.room_of_all = room_of_all(policy.bounds)
         self.room_of_user = room_of_user(policy.bounds)

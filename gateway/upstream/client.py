@@ -9,9 +9,11 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable
+from errno import ECONNREFUSED
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+from gateway.core.messages import Fault
 from gateway.upstream.connection import Answer, Connection, Heard, Meter, UpstreamBrokenError
 from gateway.upstream.pieces import PIECE_BYTES_MAX, Segments, Sendable
 from gateway.upstream.replicas import ReplicaAddress
@@ -123,9 +125,13 @@ class EngineClient:
                     self._new_connection, self._host, self._port, ssl=self._ssl
                 )
         except TimeoutError as error:
-            raise UpstreamBrokenError("connecting timed out", is_fresh=True) from error
+            raise UpstreamBrokenError(
+                "connecting timed out", is_fresh=True, fault=Fault.CONNECT
+            ) from error
         except OSError as error:
-            raise UpstreamBrokenError(f"cannot connect: {error}", is_fresh=True) from error
+            raise UpstreamBrokenError(
+                f"cannot connect: {error}", is_fresh=True, fault=_fault_of(error)
+            ) from error
         return cast(Connection, connection)
 
     def _new_connection(self) -> Any:
@@ -144,6 +150,13 @@ class EngineClient:
             return
         connection.idle_since = self._clock()
         self._idle.append(connection)
+
+
+def _fault_of(error: OSError) -> Fault:
+    """Refused is only what every address of the name refused; of several the text alone tells."""
+    tried = str(error).count("[Errno ")
+    is_refused = tried and str(error).count(f"[Errno {ECONNREFUSED}]") == tried
+    return Fault.REFUSED if is_refused else Fault.CONNECT
 
 
 def _constant_head(host: str, api_key: str | None) -> bytes:

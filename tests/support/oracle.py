@@ -39,7 +39,7 @@ class Engine:
         """Estimate of what waits inside it."""
         replica = self.replica
         if replica.slots is None:
-            return max(0, min(self.unstarted, self.held - replica.proven_sequences))
+            return max(0, min(self.unstarted, self.held - replica.sightings.proven_sequences))
         capacity = replica.kv_capacity_tokens
         if capacity is not None and replica.kv_tokens > capacity:
             return max(self.unstarted, self.held - replica.slots)
@@ -51,7 +51,7 @@ class Engine:
         limit = min(each.queue_limit for each in policy.tiers[: tier + 1])
         if policy.allowance == "constant" or limit <= 1:
             return limit
-        bridged_s = replica.round_trip_s + replica.step_s
+        bridged_s = replica.round_trip_s + replica.speed.step_s
         bridged = math.ceil(replica.release_rate.per_s(now) * bridged_s - 1e-9)
         return min(limit, max(1, bridged))
 
@@ -80,6 +80,8 @@ def objection(
         return "elsewhere"
     if now < replica.busy_until:
         return "busy"
+    if not (pool.policy.release_at_once or replica.circuit.lets(now)):
+        return "tripped"
     other = replica.reserved_for
     if other not in (None, waiting) and other.ticket and now < replica.reserved_until:
         return "reserved"
@@ -107,19 +109,19 @@ def _gate(engine: Engine, tier: int, now: float) -> str | None:
         return "headroom"
     limit_s = min(each.tpot_limit_ms for each in policy.tiers[: tier + 1]) / 1e3
     if (
-        replica.tpot_s is not None
+        replica.speed.tpot_s is not None
         and held >= policy.min_inflight
         # With so many fewer than when it was measured it is fast enough.
-        and (held + 1) * replica.tpot_s > replica.tpot_in_use * limit_s
+        and (held + 1) * replica.speed.tpot_s > replica.speed.tpot_in_use * limit_s
     ):
-        silent_s = max(0.0, now - replica.tpot_at)
-        if (replica.tpot_s - limit_s) * 0.5 ** (silent_s / 5.0) > 0.02 * limit_s:
+        silent_s = max(0.0, now - replica.speed.tpot_at)
+        if (replica.speed.tpot_s - limit_s) * 0.5 ** (silent_s / 5.0) > 0.02 * limit_s:
             return "speed"
     if held + 1 > engine.limit():
         return "limit"
     if now < replica.warm_until:
         share = (now - replica.warm_from) / (replica.warm_until - replica.warm_from)
-        if held >= max(1.0, share * (slots or replica.proven_sequences or 1)):
+        if held >= max(1.0, share * (slots or replica.sightings.proven_sequences or 1)):
             return "warm-up"
     return None
 
@@ -131,7 +133,7 @@ def _size(engine: Engine, waiting: Waiting, tier: int, now: float) -> str | None
     if engine.prefill_tokens:
         tokens = engine.prefill_tokens + waiting.prompt_tokens - cached
         limit_s = min(each.prefill_limit_s for each in pool.policy.tiers[: tier + 1])
-        if tokens / replica.prefill_rate > limit_s + 1e-9:
+        if tokens / replica.speed.prefill_rate > limit_s + 1e-9:
             return "prefill"
     if not waiting.kind.decodes or engine.held == 0:
         return None

@@ -18,7 +18,7 @@ from gateway.core.messages import (
     Usage,
 )
 from gateway.core.policy import Tier
-from gateway.core.replica import PREFILL_TOKENS_PER_S
+from gateway.core.speed import PREFILL_TOKENS_PER_S
 from tests.support.play import Play
 from tests.support.script import four_tiers, one_tier
 
@@ -38,15 +38,15 @@ def test_a_first_token_makes_room_for_the_next_prefill() -> None:
     """The prompt is computed: the next one need not wait for the end of the answer."""
     script = token_play().arrive("a", prompt_tokens=9_000).arrive("b", prompt_tokens=9_000)
     script.expect_waiting("b").advance(0.5).first_token("a").expect_granted("b")
-    assert script.known().prefill_rate == 18_000
+    assert script.known().speed.prefill_rate == 18_000
 
 
 def test_only_the_first_of_first_tokens_counts() -> None:
     """The second would measure a prefill that never was."""
     script = token_play().arrive("a", prompt_tokens=8_000).advance(1.0).first_token("a")
-    rate = script.known().prefill_rate
+    rate = script.known().speed.prefill_rate
     script.arrive("b", prompt_tokens=8_000).advance(9.0).tell(FirstToken("a"))
-    assert script.known().prefill_rate == rate
+    assert script.known().speed.prefill_rate == rate
 
 
 # --- progressed -------------------------------------------------------------------------------
@@ -249,9 +249,9 @@ def test_only_whole_answers_tell_the_speed() -> None:
     script = token_play().arrive_many("a", 3)
     script.finish("a0", outcome=Outcome.FAILED, tpot_s=9.0)
     script.finish("a1", outcome=Outcome.CANCELLED, tpot_s=9.0)
-    assert script.known().tpot_s is None
+    assert script.known().speed.tpot_s is None
     script.finish("a2", tpot_s=0.02)
-    assert script.known().tpot_s == 0.02
+    assert script.known().speed.tpot_s == 0.02
 
 
 def test_the_speed_of_a_stream_belongs_to_all_that_ran_beside_it() -> None:
@@ -269,7 +269,7 @@ def test_an_embeddings_end_measures_the_prefill() -> None:
     """It never shows a first token."""
     script = token_play().arrive("e", prompt_tokens=4_000, output_tokens_max=0).advance(0.1)
     script.finish("e", usage=Usage(prompt_tokens=4_000))
-    assert script.known().prefill_rate == pytest.approx(40_000)
+    assert script.known().speed.prefill_rate == pytest.approx(40_000)
 
 
 def test_ends_set_the_pace_at_which_more_may_wait_inside() -> None:

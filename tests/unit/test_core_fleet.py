@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gateway.core.breaker import BACKOFF_S
 from gateway.core.messages import Outcome, Reason, ScaleAdvised
 from gateway.core.policy import Policy, Scaling, Tier
 from tests.support.play import Play
@@ -71,7 +72,7 @@ def test_a_replica_that_flaps_with_work_on_it_keeps_its_book() -> None:
     script = Play().replica("r", slots=2).arrive_many("a", 4).lose("r").replica("r", slots=2)
     script.expect_waiting("a2").finish("a0").expect_granted("a2").lose("r")
     script.finish("a1", "a2", outcome=Outcome.FAILED).replica("r", slots=2)
-    script.expect_granted("a3")
+    script.advance(BACKOFF_S).expect_granted("a3")
     assert script.known().ledger.sequences == 1
 
 
@@ -124,6 +125,24 @@ def test_a_drain_outlives_an_outage() -> None:
     """The restart that the operator drains it for must not end the drain."""
     script = Play().replica("r", slots=1).drain("r").lose("r").replica("r", slots=1)
     script.arrive("a").expect_refused("a", reason=Reason.NO_REPLICA)
+
+
+def test_a_replica_that_is_drained_before_it_answers_is_not_used_when_it_does() -> None:
+    """The operator who empties a machine while its engine still starts."""
+    script = Play().replica("s", slots=1).drain("r").replica("r", slots=1).arrive_many("a", 2)
+    script.expect_waiting("a1").drain("r", draining=False).expect_granted("a1", on="r")
+
+
+def test_a_drain_outlives_the_last_request_of_a_replica_that_comes_back() -> None:
+    """Removed, configured again and drained, while an old request kept its name known."""
+    script = Play().replica("r", slots=1).replica("s", slots=1).arrive_many("a", 3).remove("r")
+    script.drain("r").finish("a0").replica("r", slots=1).expect_waiting("a2")
+
+
+def test_a_replica_that_is_removed_is_drained_no_more_whoever_still_runs_there() -> None:
+    """Who configures it again wants it used, and sees no reason why it is not."""
+    script = Play().replica("r", slots=2).arrive("a").drain("r").remove("r")
+    script.replica("r", slots=2).arrive("b").expect_granted("b", on="r")
 
 
 def test_a_removed_replica_is_forgotten_when_its_work_has_ended_or_kept_if_found_again() -> None:

@@ -140,7 +140,7 @@ def test_the_engines_own_step_counts_in_what_must_be_bridged() -> None:
     """A slow model admits once a step: more must lie ready."""
     gates = Gates(tier_policy(queue_limit=9))
     replica = releasing(a_replica(slots=2), 10.0)
-    replica.tpot_s = 0.33
+    replica.speed.tpot_s = 0.33
     assert gates.allowance(replica, 0, 0.0) == 5
 
 

@@ -118,7 +118,7 @@ def test_without_known_slots_a_fresh_replica_is_filled_to_what_it_ran_before() -
     replica = a_replica()
     replica.warm_from, replica.warm_until = 0.0, 10.0
     assert gates.warm_slots(replica, 9.0) == 1.0
-    replica.proven_sequences = 20
+    replica.sightings.proven_sequences = 20
     assert gates.warm_slots(replica, 5.0) == 10.0
     replica.warm_from = replica.warm_until
     assert gates.warm_slots(replica, 10.0) == 20.0

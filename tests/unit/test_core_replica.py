@@ -7,10 +7,8 @@ import pytest
 from gateway.core.kinds import Kind
 from gateway.core.messages import Outcome
 from gateway.core.policy import Policy, Tier
-from gateway.core.replica import (
-    FOREIGN_MEMORY,
-    Replica,
-)
+from gateway.core.replica import Replica
+from gateway.core.sightings import FOREIGN_MEMORY
 from tests.support.parts import a_replica, put, put_many, report
 from tests.support.play import Play
 from tests.support.script import one_tier
@@ -155,7 +153,7 @@ def test_a_replica_that_comes_back_is_believed_to_be_another_one() -> None:
     replica = known(script)
     assert replica.slots is None
     assert replica.kv_capacity_tokens is None
-    assert replica.foreign == replica.proven_sequences == 0
+    assert replica.foreign == replica.sightings.proven_sequences == 0
 
 
 def test_missing_names_are_unknown_not_zero() -> None:
@@ -201,7 +199,7 @@ def test_a_full_engine_without_a_queue_teaches_nothing() -> None:
     for _ in range(3):
         report(replica, running=4, waiting=0)
     assert replica.slots is None
-    assert replica.proven_sequences == 4
+    assert replica.sightings.proven_sequences == 4
 
 
 def test_slots_that_are_no_longer_told_are_what_was_learnt() -> None:
@@ -230,9 +228,9 @@ def test_without_slots_what_has_not_begun_waits_unless_the_engine_ran_as_many_be
     put_many(replica, 3, starts=True)
     put_many(replica, 4, prefix="q")
     assert replica.waiting == 4
-    replica.proven_sequences = 5
+    replica.sightings.proven_sequences = 5
     assert replica.waiting == 2
-    replica.proven_sequences = 9
+    replica.sightings.proven_sequences = 9
     assert replica.waiting == 0
 
 
@@ -399,23 +397,25 @@ def test_all_that_was_learnt_of_an_engine_is_forgotten_with_it() -> None:
     for now in (1.0, 2.0, 3.0):
         report(replica, now=now, round_trip_s=0.5, running=4, waiting=2, kv_use=0.5, slots=4,
                kv_capacity_tokens=9_000, itl_sum_s=now, itl_count=100 * now)  # fmt: skip
-    replica.take_first_token(replica.ledger.grants["a"], 9.0)
+    replica.speed.take_first_token(replica.ledger.grants["a"], 9.0)
     replica.limit.busy(3)
     replica.go_stale()
     replica.forget()
     fresh = a_replica()
     for name in (
-        "report reported_at fresh_until is_stale learnt_slots proven_sequences slots foreign "
-        "kv_capacity_tokens kv_use_tokens_scraped ledger_kv_at_scrape tpot_s tpot_at tpot_in_use "
-        "round_trip_s warm_from warm_until prefill_rate"
+        "report reported_at fresh_until is_stale slots foreign "
+        "kv_capacity_tokens kv_use_tokens_scraped ledger_kv_at_scrape "
+        "round_trip_s warm_from warm_until"
     ).split():
         assert getattr(replica, name) == getattr(fresh, name), name
+    assert replica.sightings.snapshot() == fresh.sightings.snapshot()
+    assert replica.speed.snapshot(9.0) == fresh.speed.snapshot(9.0)
     assert replica.limit.limit == float("inf")
     assert list(replica.ledger.grants) == ["a"]
     replica.go_stale()
     assert replica.foreign == 0
     report(replica, now=10.0, itl_sum_s=9.0, itl_count=900.0)
-    assert replica.tpot_s is None
+    assert replica.speed.tpot_s is None
     assert replica.kv_tokens == replica.ledger.kv_tokens
 
 

@@ -5,12 +5,8 @@ from typing import Any
 import pytest
 
 from gateway.core.policy import Policy, Tier
-from gateway.core.replica import (
-    LONG_PREFILL_TOKENS,
-    PREFILL_TOKENS_PER_S,
-    STEP_S,
-    Replica,
-)
+from gateway.core.replica import Replica
+from gateway.core.speed import LONG_PREFILL_TOKENS, PREFILL_TOKENS_PER_S, STEP_S
 from tests.support.parts import a_replica, put, put_many, report
 from tests.support.play import Play
 from tests.support.script import one_tier
@@ -90,7 +86,7 @@ def test_the_prefill_rate_is_learnt_from_first_tokens() -> None:
     for number in range(20):
         script.arrive(f"a{number}", prompt_tokens=4_000).advance(0.1)
         script.first_token(f"a{number}").finish(f"a{number}")
-    assert known(script).prefill_rate == pytest.approx(40_000, rel=0.01)
+    assert known(script).speed.prefill_rate == pytest.approx(40_000, rel=0.01)
 
 
 def test_waiting_for_a_slot_is_not_taken_for_slow_prefill() -> None:
@@ -99,7 +95,7 @@ def test_waiting_for_a_slot_is_not_taken_for_slow_prefill() -> None:
     script.arrive_many("a", 5, prompt_tokens=4_000)
     for number in range(4):
         script.advance(0.1).first_token(f"a{number}").advance(20.0).finish(f"a{number}")
-    assert known(script).prefill_rate >= PREFILL_TOKENS_PER_S
+    assert known(script).speed.prefill_rate >= PREFILL_TOKENS_PER_S
 
 
 def test_the_speed_comes_from_the_engines_histogram_where_it_has_one() -> None:
@@ -107,13 +103,13 @@ def test_the_speed_comes_from_the_engines_histogram_where_it_has_one() -> None:
     script = Play(allowing(0)).replica("r", slots=8)
     script.report("r", itl_sum_s=1.0, itl_count=100.0)
     script.report("r", itl_sum_s=1.6, itl_count=130.0)
-    assert known(script).tpot_s is None
+    assert known(script).speed.tpot_s is None
     script.report("r", itl_sum_s=3.0, itl_count=200.0)
-    assert known(script).tpot_s == pytest.approx(0.02)
+    assert known(script).speed.tpot_s == pytest.approx(0.02)
     script.arrive("a").finish("a", tpot_s=9.0)
-    assert known(script).tpot_s == pytest.approx(0.02)
+    assert known(script).speed.tpot_s == pytest.approx(0.02)
     script.report("r", itl_sum_s=0.1, itl_count=5.0).report("r", itl_sum_s=1.1, itl_count=105.0)
-    assert known(script).tpot_s == pytest.approx(0.01)
+    assert known(script).speed.tpot_s == pytest.approx(0.01)
 
 
 # --- KV ---------------------------------------------------------------------------------------
@@ -205,24 +201,24 @@ def slow(tpot_s: float, *, in_use: int = 1, now: float = 0.0) -> Replica:
 
 def test_a_speed_within_the_limit_is_never_over_it() -> None:
     """The gate may not shut a replica that keeps its promise."""
-    assert not a_replica().tpot_over(0.1, 9, 0.0)
-    assert not slow(0.1).tpot_over(0.1, 9, 0.0)
-    assert not slow(0.1019).tpot_over(0.1, 9, 0.0)
-    assert slow(0.1021).tpot_over(0.1, 9, 0.0)
+    assert not a_replica().speed.tpot_over(0.1, 9, 0.0)
+    assert not slow(0.1).speed.tpot_over(0.1, 9, 0.0)
+    assert not slow(0.1019).speed.tpot_over(0.1, 9, 0.0)
+    assert slow(0.1021).speed.tpot_over(0.1, 9, 0.0)
 
 
 def test_the_excess_halves_every_five_silent_seconds() -> None:
     """A gate that was shut by one slow moment would never see another sample."""
     replica = slow(0.164, now=10.0)
-    over = [replica.tpot_over(0.1, 9, 10.0 + s) for s in (0.0, 24.9, 25.1)]
+    over = [replica.speed.tpot_over(0.1, 9, 10.0 + s) for s in (0.0, 24.9, 25.1)]
     assert over == [True, True, False]
-    assert replica.tpot_over(0.1, 9, 0.0)
+    assert replica.speed.tpot_over(0.1, 9, 0.0)
 
 
 def test_one_that_is_slow_for_its_batch_is_fast_enough_for_a_smaller_one() -> None:
     """The sample is of a moment ago; half of the batch has ended since."""
     replica = slow(0.2, in_use=10)
-    assert [replica.tpot_over(0.1, there, 0.0) for there in (3, 4, 5, 9)] == [
+    assert [replica.speed.tpot_over(0.1, there, 0.0) for there in (3, 4, 5, 9)] == [
         False, False, True, True,
     ]  # fmt: skip
 
@@ -230,11 +226,11 @@ def test_one_that_is_slow_for_its_batch_is_fast_enough_for_a_smaller_one() -> No
 def test_a_step_is_the_time_per_token_or_a_guess() -> None:
     """The allowance and every prediction of a prefill need one before the first token."""
     replica = a_replica()
-    assert replica.step_s == STEP_S
+    assert replica.speed.step_s == STEP_S
     replica.take_tpot(0.08, 10, in_use=1, now=0.0, target_s=1.0)
-    assert replica.step_s == 0.08
+    assert replica.speed.step_s == 0.08
     replica.take_tpot(-0.5, 10, in_use=1, now=0.0, target_s=1.0)
-    assert replica.step_s == 0.0
+    assert replica.speed.step_s == 0.0
 
 
 def test_streams_speak_again_when_the_engines_histogram_is_stale() -> None:
@@ -242,10 +238,10 @@ def test_streams_speak_again_when_the_engines_histogram_is_stale() -> None:
     replica = a_replica(slots=8)
     report(replica, itl_sum_s=1.0, itl_count=100.0)
     replica.take_tpot(0.5, 10, in_use=1, now=1.0, target_s=1.0)
-    assert replica.tpot_s is None
+    assert replica.speed.tpot_s is None
     replica.go_stale()
     replica.take_tpot(0.5, 10, in_use=1, now=1.0, target_s=1.0)
-    assert replica.tpot_s == 0.5
+    assert replica.speed.tpot_s == 0.5
 
 
 def test_fifty_tokens_are_enough_to_judge_the_speed_and_teach_the_limit() -> None:
@@ -254,9 +250,9 @@ def test_fifty_tokens_are_enough_to_judge_the_speed_and_teach_the_limit() -> Non
     put_many(replica, 8, starts=True)
     report(replica, itl_sum_s=0.0, itl_count=0.0)
     report(replica, itl_sum_s=30.0, itl_count=49.0)
-    assert replica.step_s == STEP_S
+    assert replica.speed.step_s == STEP_S
     report(replica, now=7.0, itl_sum_s=30.0, itl_count=50.0)
-    assert (replica.tpot_s, replica.tpot_at) == (0.6, 7.0)
+    assert (replica.speed.tpot_s, replica.speed.tpot_at) == (0.6, 7.0)
     assert replica.limit.limit == 4.0
 
 
@@ -268,7 +264,7 @@ def test_half_a_histogram_says_nothing(missing: str) -> None:
     half = {name: figure for name, figure in full.items() if name != missing}
     for figures in (full, half, full):
         report(replica, **figures)
-    assert replica.tpot_s is None
+    assert replica.speed.tpot_s is None
 
 
 @pytest.mark.parametrize("missing", ["itl_sum_s", "itl_count"])
@@ -278,10 +274,10 @@ def test_a_histogram_that_comes_late_and_breaks_off_is_used_while_it_is_there(mi
     for tokens in (None, 0.0, 100.0):
         told = {} if tokens is None else {"itl_sum_s": tokens / 50, "itl_count": tokens}
         report(replica, **told)
-    assert replica.tpot_s == 0.02
+    assert replica.speed.tpot_s == 0.02
     broken: dict[str, Any] = {"itl_sum_s": 9.0, "itl_count": 300.0, missing: None}
     report(replica, **broken)
-    assert replica.tpot_s == 0.02
+    assert replica.speed.tpot_s == 0.02
 
 
 def test_beside_a_long_prompt_no_speed_is_learnt() -> None:
@@ -290,12 +286,12 @@ def test_beside_a_long_prompt_no_speed_is_learnt() -> None:
 
     def scrape(now: float) -> float | None:
         report(replica, now=now, itl_sum_s=50.0 * now, itl_count=100.0 * now)
-        return replica.tpot_s
+        return replica.speed.tpot_s
 
     grant = put(replica, "long", prompt_tokens=LONG_PREFILL_TOKENS)
     assert (scrape(0.0), scrape(1.0)) == (None, None)
     replica.ledger.start("long")
-    replica.take_first_token(grant, 1.5)
+    replica.speed.take_first_token(grant, 1.5)
     # The scrape before was asked for while it ran, and the gauges lag.
     assert (scrape(2.0), scrape(2.4), scrape(3.0)) == (None, None, None)
     assert scrape(4.0) == 0.5
@@ -311,24 +307,26 @@ def test_the_prefill_is_measured_from_the_end_of_the_one_before() -> None:
     second = put(replica, "b", prompt_tokens=1_000)
     for grant, now in ((first, 0.1), (second, 0.2)):
         replica.ledger.start(grant.waiting.request.id)
-        replica.take_first_token(grant, now)
-    assert replica.prefill_rate == pytest.approx(10_000)
+        replica.speed.take_first_token(grant, now)
+    assert replica.speed.prefill_rate == pytest.approx(10_000)
 
 
 def test_short_prompts_do_not_teach_the_prefill_rate() -> None:
     """They measure the round trip, and a fast engine would look slow."""
     replica = a_replica(slots=8)
-    replica.take_first_token(put(replica, "a", prompt_tokens=511), 1.0)
-    assert replica.prefill_rate == PREFILL_TOKENS_PER_S
-    replica.take_first_token(put(replica, "b", prompt_tokens=512), 2.0)
-    assert replica.prefill_rate == 512.0
+    replica.speed.take_first_token(put(replica, "a", prompt_tokens=511), 1.0)
+    assert replica.speed.prefill_rate == PREFILL_TOKENS_PER_S
+    replica.speed.take_first_token(put(replica, "b", prompt_tokens=512), 2.0)
+    assert replica.speed.prefill_rate == 512.0
 
 
 def test_what_was_cached_is_no_prefill_and_teaches_none() -> None:
     """Rates of a million tokens a second would be learnt from the cache."""
     replica = a_replica(slots=8)
-    replica.take_first_token(put(replica, "a", prompt_tokens=9_000, cached_tokens=8_600), 0.01)
-    assert replica.prefill_rate == PREFILL_TOKENS_PER_S
+    replica.speed.take_first_token(
+        put(replica, "a", prompt_tokens=9_000, cached_tokens=8_600), 0.01
+    )
+    assert replica.speed.prefill_rate == PREFILL_TOKENS_PER_S
 
 
 def test_the_share_of_a_prompt_that_was_computed_grows_with_time() -> None:
@@ -336,14 +334,14 @@ def test_the_share_of_a_prompt_that_was_computed_grows_with_time() -> None:
     replica = a_replica(slots=8)
     grant = put(replica, "a", at=2.0, prompt_tokens=8_000)
     # Until a rate is learnt the engine is taken to be twice as fast as usual.
-    assert [replica.prefilled_share(grant, now) for now in (2.0, 2.25, 2.5, 9.0)] == [
+    assert [replica.speed.prefilled_share(grant, now) for now in (2.0, 2.25, 2.5, 9.0)] == [
         0.0, 0.5, 1.0, 1.0,
     ]  # fmt: skip
-    replica.take_first_token(put(replica, "known", at=2.0, prompt_tokens=1_000), 3.0)
-    assert replica.prefilled_share(grant, 4.0) == 0.25
+    replica.speed.take_first_token(put(replica, "known", at=2.0, prompt_tokens=1_000), 3.0)
+    assert replica.speed.prefilled_share(grant, 4.0) == 0.25
     replica.ledger.start("a")
-    assert replica.prefilled_share(grant, 2.0) == 1.0
-    assert replica.prefilled_share(put(replica, "b", prompt_tokens=0), 0.0) == 1.0
+    assert replica.speed.prefilled_share(grant, 2.0) == 1.0
+    assert replica.speed.prefilled_share(put(replica, "b", prompt_tokens=0), 0.0) == 1.0
 
 
 # --- starts that nobody sees ------------------------------------------------------------------

@@ -9,7 +9,8 @@ from gateway.core.messages import Reason, Request
 from gateway.core.policy import Policy, Tier
 from gateway.core.pool import Pool
 from gateway.core.predict import Predictor
-from gateway.core.replica import STEP_S, Replica
+from gateway.core.replica import Replica
+from gateway.core.speed import STEP_S
 from gateway.core.weigh import SHORTEST_OVERTAKES_TOKENS_PER_S, reweigh, weigh
 from tests.support.script import Script, one_tier
 

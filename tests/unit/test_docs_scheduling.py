@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core import admission, kinds, limiter, policy, quantiles, scaling, weigh
+from gateway.core import admission, kinds, limiter, policy, quantiles, scaling, sightings, weigh
 from gateway.core import replica as beliefs
 from gateway.core.flows import Waiting
 from gateway.core.freeness import capacity_and_use, freeness
@@ -34,9 +34,10 @@ from gateway.core.messages import (
 from gateway.core.placement import Search
 from gateway.core.policy import DEFAULT_TIERS, Affinity, Cost, CostWeights, Policy, Scaling, Tier
 from gateway.core.pool import Pool
-from gateway.core.replica import SPEED_HALVING_S, Replica
+from gateway.core.replica import Replica
 from gateway.core.scaling import ScalingAdvisor
 from gateway.core.scheduler import Scheduler
+from gateway.core.speed import ITL_TOKENS_MIN, SPEED_HALVING_S
 from gateway.errors import REFUSALS
 from tests.simulation import test_moving
 from tests.simulation.fleet import figures
@@ -151,11 +152,11 @@ def test_the_figures_in_the_running_text_are_the_codes() -> None:
     """Not every figure has its name beside it."""
     text = " ".join(PAGE.split())
     for words in (
-        f"smallest of the last {COUNTS[beliefs.FOREIGN_WINDOW]} scrapes",
+        f"smallest of the last {COUNTS[sightings.FOREIGN_WINDOW]} scrapes",
         f"**Staleness**: {COUNTS[beliefs.FRESH_INTERVALS]} scrape intervals after",
-        f"the {beliefs.FOREIGN_QUANTILE:.0%}".rstrip("%") + "th percentile of the foreign load",
+        f"the {sightings.FOREIGN_QUANTILE:.0%}".rstrip("%") + "th percentile of the foreign load",
         f"counters stand still for {COUNTS[int(beliefs.FROZEN_S)]} seconds",
-        f"once {beliefs.ITL_TOKENS_MIN} tokens lie between",
+        f"once {ITL_TOKENS_MIN} tokens lie between",
         f"slowness > 1 L <- min(L, ran x max({limiter.CUT_MIN}, 1/slowness))",
         f"slowness <= {limiter.CALM} and L < 2 x ran",
         f"max(ran + {limiter.TRIED}, ran / slowness)",
@@ -325,8 +326,8 @@ def test_a_slow_replica_opens_after_the_silence_that_is_stated() -> None:
     stated_s = numbers(re.findall(r"opens after\s+([\d.]+) s", PAGE)[0])[0]
     replica = slow_replica()
     assert stated_s == pytest.approx(SPEED_HALVING_S * math.log2(50 / 3), abs=0.05)
-    assert replica.tpot_over(0.15, 10, stated_s - 0.1)
-    assert not replica.tpot_over(0.15, 10, stated_s + 0.1)
+    assert replica.speed.tpot_over(0.15, 10, stated_s - 0.1)
+    assert not replica.speed.tpot_over(0.15, 10, stated_s + 0.1)
 
 
 def test_a_replica_slow_for_its_batch_opens_to_a_smaller_one_as_stated() -> None:
@@ -335,14 +336,14 @@ def test_a_replica_slow_for_its_batch_opens_to_a_smaller_one_as_stated() -> None
     assert "seen at 200 ms with 10 there, a limit of 150 ms lets in one more" in text
     assert "up to a batch of 7, since 200 x 7/10 = 140" in text
     replica = slow_replica()
-    assert not replica.tpot_over(0.15, 7 - 1, 0.0)
-    assert replica.tpot_over(0.15, 7, 0.0)
+    assert not replica.speed.tpot_over(0.15, 7 - 1, 0.0)
+    assert replica.speed.tpot_over(0.15, 7, 0.0)
 
 
 def slow_replica() -> Replica:
     """One that took 200 ms a token at instant 0, with ten sequences there."""
     replica = replica_of("r")
-    replica.tpot_s, replica.tpot_at, replica.tpot_in_use = 0.2, 0.0, 10.0
+    replica.speed.tpot_s, replica.speed.tpot_at, replica.speed.tpot_in_use = 0.2, 0.0, 10.0
     return replica
 
 

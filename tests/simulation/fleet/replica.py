@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from gateway.core.messages import ReplicaReport
+from gateway.sim.clock import Clock
 from gateway.sim.profiles import A100_LLAMA2_7B, Profile
 from gateway.sim.replica import Engine, EngineConfig, StepPlan
 from gateway.sim.sequence import Sequence
-from tests.simulation.fleet.clock import Clock
 from tests.simulation.fleet.job import Job
 from tests.simulation.fleet.observers import Ends, Held, IdleSlots, Work
 from tests.simulation.fleet.prefixes import PrefixCache

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gateway.core.messages import ReplicaReported
-from tests.simulation.fleet.clock import Clock
+from gateway.sim.clock import Clock
 from tests.simulation.fleet.replica import Replica
 
 

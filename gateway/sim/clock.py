@@ -24,6 +24,13 @@ class Clock:
         """Let it happen after so many seconds."""
         heappush(self._future, (self.now + delay_s, next(self._numbers), what))
 
+    def run_while(self, goes_on: Callable[[], bool], until_s: float) -> None:
+        """Let time pass, at most until then, for as long as `goes_on` before each event."""
+        future = self._future
+        while future and future[0][0] <= until_s and goes_on():
+            self.now, _, what = heappop(future)
+            what()
+
     def run(self, until_s: float) -> None:
         """Let time pass until then, that instant included."""
         future = self._future
