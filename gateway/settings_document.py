@@ -22,6 +22,7 @@ from gateway.core.policy import (
     CostWeights,
     GpuTime,
     Limiter,
+    MigrateRunning,
     Order,
     Policy,
     Scaling,
@@ -48,6 +49,11 @@ def parsed_size(value: object) -> object:
     if match is None or match[2].upper() not in SIZE_UNITS:
         raise ValueError("must be a number of bytes, or like 512KiB, 32MiB, 1GiB")
     return int(float(match[1]) * SIZE_UNITS[match[2].upper()])
+
+
+def word_for_off(value: object) -> object:
+    """YAML reads a bare `off` as false."""
+    return "off" if value is False else value
 
 
 def matching(pattern: str, wanted: str) -> AfterValidator:
@@ -261,6 +267,9 @@ class SchedulingSection(Section):
     affinity: AffinitySection = AffinitySection()
     recall: bool = DEFAULTS.recall
     recall_gap: NotNegative = DEFAULTS.recall_gap
+    migrate_running: Annotated[MigrateRunning, BeforeValidator(word_for_off)] = (
+        DEFAULTS.migrate_running
+    )
     scrape_interval_s: Annotated[float, Field(ge=0.05, le=60)] = DEFAULTS.scrape_interval_s
 
 

@@ -145,6 +145,7 @@ class Settings(Document):
             affinity=Affinity(**scheduling.affinity.model_dump()),
             recall=scheduling.recall,
             recall_gap=scheduling.recall_gap,
+            migrate_running=scheduling.migrate_running,
             continuation_wait_s=self.retries.continuation_wait_s,
             scaling=self._scaling(),
             scrape_interval_s=scheduling.scrape_interval_s,

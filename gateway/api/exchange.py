@@ -15,7 +15,7 @@ from gateway.api.reply import EVENT_STREAM, JSON_TYPE, Direct, Reply
 from gateway.api.shapes import shape_of
 from gateway.api.stored import Place
 from gateway.api.surroundings import Surroundings
-from gateway.core.messages import Outcome, Usage
+from gateway.core.messages import Fault, Outcome, Usage
 from gateway.errors import GatewayError, UpstreamFailedError, UpstreamTimeoutError
 from gateway.runtime.gate import Grant, RecalledError
 from gateway.upstream.connection import Answer, UpstreamBrokenError
@@ -71,6 +71,10 @@ class Exchange:
         self._meter: StreamMeter | PlainMeter = PlainMeter(surroundings.clock)
         self._outcome: Outcome | None = None
         """Set where the end of the upstream alone does not tell it."""
+        self._fault: Fault | None = None
+        """Likewise, what of the engine is to blame."""
+        self._is_left = False
+        """Whether the upstream was ended from here."""
         self.writing_since: float | None = None
         """When the write began that the client has not taken yet; for the watch on stalls."""
 
@@ -95,6 +99,11 @@ class Exchange:
         return self._meter.last_at is not None
 
     @property
+    def heard_at(self) -> float | None:
+        """When the engine was last heard; pings and comments do not count."""
+        return self._meter.last_at
+
+    @property
     def silent_since(self) -> float | None:
         """When it last heard output, or was sent; None while the client holds it up."""
         if self.writing_since is not None:
@@ -111,8 +120,9 @@ class Exchange:
             if self._is_cut_off:
                 self.abandoned()
                 raise ClientStalledError from None
+            self._fault = Fault.STALLED
             self.close()
-            self._grant.finish(Outcome.FAILED)
+            self._grant.finish(Outcome.FAILED, fault=self._fault)
             error = UpstreamTimeoutError("The engine stopped answering.")
             if self._is_passing:
                 raise error from None
@@ -146,7 +156,7 @@ class Exchange:
         try:
             answer, first = await self._begun()
         except UpstreamBrokenError as broken:
-            self._grant.finish(Outcome.FAILED)
+            self._grant.finish(Outcome.FAILED, fault=broken.fault)
             raise RetryElsewhereError(self._grant.replica, _broke_off(broken)) from broken
         answer.when_ended(self._ended)
         self._is_passing = True
@@ -178,6 +188,7 @@ class Exchange:
     def close(self) -> None:
         """Stop the engine if it is still at it."""
         if self._answer is not None:
+            self._is_left = True
             self._answer.close()
 
     async def _begun(self) -> tuple[Answer, bytes]:
@@ -219,6 +230,7 @@ class Exchange:
         """Leave the engine before the scheduler hears of it: the slot is not free sooner."""
         self.close()
         self._answer, self._meter = None, PlainMeter(self._around.clock)
+        self._is_left = False
         await asyncio.sleep(0)  # an aborted socket is closed in the next turn of the loop
 
     async def _sent(self) -> Answer:
@@ -266,7 +278,8 @@ class Exchange:
         return b"".join(chunks), None
 
     def _fail(self, problem: EngineError) -> NoReturn:
-        self._grant.finish(Outcome.REJECTED if problem.is_clients else Outcome.FAILED)
+        outcome = Outcome.REJECTED if problem.is_clients else Outcome.FAILED
+        self._grant.finish(outcome, fault=problem.fault)
         error = problem.as_error()
         if problem.is_clients:
             raise error
@@ -385,7 +398,17 @@ class Exchange:
             is_complete = is_complete and meter.is_done and meter.error_event is None
         life.first_at, life.usage = meter.first_at, usage
         outcome = self._outcome or (Outcome.DONE if is_complete else Outcome.FAILED)
-        self._grant.finish(outcome, usage, life.tpot_s)
+        fault = None if outcome is not Outcome.FAILED else self._fault_at_end()
+        self._grant.finish(outcome, usage, life.tpot_s, fault)
+
+    def _fault_at_end(self) -> Fault | None:
+        """What of the engine is to blame for an answer that began and failed."""
+        if self._is_left:
+            return self._fault
+        meter = self._meter
+        if isinstance(meter, StreamMeter) and meter.error_event is not None:
+            return engine_error(200, meter.error_event).fault
+        return Fault.BROKE_OFF
 
 
 def _broke_off(broken: UpstreamBrokenError) -> UpstreamFailedError:

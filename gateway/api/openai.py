@@ -5,11 +5,14 @@ from typing import Any
 
 import orjson
 
+from gateway.core.messages import Fault
 from gateway.errors import EngineRefusedError, GatewayError, UpstreamFailedError
 
 ERROR_MESSAGE_CHARS_MAX = 4_096
 BUSY_WORDS = ("currently busy", "queue is full", "overloaded", "backlog limit")
 """vLLM, SGLang and TGI in their own words; a 503 or 429 without one is not backpressure."""
+LEAVING_WORDS = ("cannot schedule new futures", "shutting down")
+"""vLLM 0.32, told to stop, finishes what runs and answers all else with 500 and the first."""
 
 DONE_EVENT = b"data: [DONE]\n\n"
 
@@ -79,6 +82,14 @@ class EngineError:
     def is_busy(self) -> bool:
         """Backpressure: no fault of the engine's nor of the client's."""
         return self.status in (429, 503) and any(word in self.message for word in BUSY_WORDS)
+
+    @property
+    def fault(self) -> Fault | None:
+        """What of the engine is to blame; None: nothing, be it busy or asked for the impossible."""
+        if self.status < 500 or self.is_busy:
+            return None
+        is_leaving = any(word in self.message for word in LEAVING_WORDS)
+        return Fault.DRAINING if is_leaving else Fault.SERVER_ERROR
 
     def as_error(self) -> GatewayError:
         """What the client is told when nobody else can answer."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gateway.core.breaker import Breaker
 from gateway.core.scheduler import Scheduler
 from gateway.upstream.replicas import ReplicaStatus
 
@@ -17,6 +18,12 @@ class ReplicaReadiness:
     slots: int | None
     """None: not known yet, so releases go by unstarted work only and no headroom is kept."""
     is_draining: bool
+    breaker: str
+    """closed, open or half_open: then one request at a time may try."""
+    breaker_reason: str | None
+    """What opened it; None while it is closed."""
+    breaker_open_s: float | None
+    """For how long nothing new goes there, unless it shows life before; None: it is not open."""
     report_age_s: float | None
     error: str | None
     missing_metrics: tuple[str, ...]
@@ -57,12 +64,18 @@ def _of_replica(
 ) -> ReplicaReadiness:
     believed = scheduler.replicas.get(name)
     reported_at = believed.reported_at if believed else None
+    circuit = believed.circuit if believed else None
+    state = circuit.state(now) if circuit else Breaker.CLOSED
+    open_s = circuit.until - now if circuit and state is Breaker.OPEN else None
     return ReplicaReadiness(
         up=status.up,
         engine=status.engine,
         models=tuple(sorted(status.models)),
         slots=believed.slots if believed else None,
         is_draining=believed.is_draining if believed else False,
+        breaker=state.value,
+        breaker_reason=circuit.reason if circuit else None,
+        breaker_open_s=None if open_s is None else round(open_s, 3),
         report_age_s=None if reported_at is None else round(now - reported_at, 3),
         error=status.last_error,
         missing_metrics=status.missing,

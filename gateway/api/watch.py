@@ -45,10 +45,15 @@ async def watch(
 def progress(relay: Relay) -> list[Progressed]:
     """Output so far of every open stream, one event for each replica."""
     produced: dict[str, dict[str, int]] = defaultdict(dict)
+    heard: dict[str, float] = {}
     for exchange in relay.open:
         if exchange.output_tokens:
-            produced[exchange.replica][exchange.request_id] = exchange.output_tokens
-    return [Progressed(replica, tokens) for replica, tokens in produced.items()]
+            replica = exchange.replica
+            produced[replica][exchange.request_id] = exchange.output_tokens
+            at = exchange.heard_at
+            if at is not None and at > heard.get(replica, at - 1.0):
+                heard[replica] = at
+    return [Progressed(replica, tokens, heard.get(replica)) for replica, tokens in produced.items()]
 
 
 def cut_stalled(relay: Relay, now: float, client_stall_s: float) -> None:

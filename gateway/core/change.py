@@ -5,6 +5,7 @@ from __future__ import annotations
 from gateway.core.advice import consider_scaling
 from gateway.core.arrival import evict
 from gateway.core.messages import Decision, PolicyChanged, Reason
+from gateway.core.moving import move
 from gateway.core.release import fill_all, take_back
 from gateway.core.state import State
 from gateway.core.waitroom import WaitingRoom, room_of_all, room_of_user
@@ -60,6 +61,7 @@ def woke(state: State, *, now: float, out: list[Decision]) -> None:
     for pool in state.pools:
         if state.policy.recall:
             take_back(state, pool, now=now, out=out)
+        move(state, pool, now=now, out=out)
         consider_scaling(state, pool, now=now, out=out)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.core import cost
+from gateway.core import cost, health
 from gateway.core.arrival import evict, fill_behind, refuse
 from gateway.core.ledger import Grant
 from gateway.core.messages import (
@@ -37,10 +37,11 @@ def started(state: State, request_id: str, *, now: float, out: list[Decision]) -
     grant, replica = found
     if replica.ledger.start(request_id) is not None:
         replica.speed.take_first_token(grant, now)
+        health.began(replica, request_id, now)
         fill_replica(state, replica, now=now, out=out)
 
 
-def progressed(state: State, event: Progressed, *, now: float) -> None:
+def progressed(state: State, event: Progressed, *, now: float, out: list[Decision]) -> None:
     """Running requests produced so many tokens: charge what outgrew its estimate."""
     replica = state.replicas.get(event.replica)
     if replica is None:
@@ -55,7 +56,10 @@ def progressed(state: State, event: Progressed, *, now: float) -> None:
             state.charge(grant, due * CHARGE_AHEAD)
     if replica.ledger.kv_tokens != kv_before:
         replica.ledger.note(now)
-    state.touch(replica)
+    if event.heard_at is not None and health.heard(replica, event.heard_at, now):
+        fill_replica(state, replica, now=now, out=out)
+    else:
+        state.touch(replica)
 
 
 def finished(state: State, event: Finished, *, now: float, out: list[Decision]) -> None:
@@ -71,6 +75,7 @@ def finished(state: State, event: Finished, *, now: float, out: list[Decision]) 
     grant, replica = found
     in_use = (grant.in_use + replica.occupied) / 2
     replica.ledger.leave(request_id, now)
+    health.ended(state, grant, replica, event, now=now)
     if event.outcome is Outcome.DONE:
         _learn_end(state, grant, replica, event, in_use=in_use, now=now)
     replica.busy_until = 0.0
@@ -144,6 +149,7 @@ def _go_back(state: State, request_id: str, *, now: float, out: list[Decision]) 
     waiting = grant.waiting
     request = waiting.request
     replica.ledger.leave(request_id, now)
+    health.went_back(replica, request_id)
     state.charge(grant, 0.0)
     forget_if_gone(state, replica)
     pool = state.pool_by_model.get(request.model)

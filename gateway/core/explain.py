@@ -39,6 +39,10 @@ class ReplicaVerdict:
     replica: str
     closed_by: str | None
     """A `gate.Closed`; None: it fits, and goes there when its turn comes."""
+    tripped_by: str | None
+    """Why its circuit breaker is not closed: a `Fault`, "flapping" or "silent"."""
+    tripped_s: float
+    """How long it stays open at most; 0 where one request may try."""
     occupied: int
     """Sequences there, of this gateway and of others."""
     foreign: int
@@ -175,6 +179,8 @@ def _closed_by(
         return Closed.ELSEWHERE
     if now < replica.busy_until:
         return Closed.BUSY
+    if not (gates.policy.release_at_once or replica.circuit.lets(now)):
+        return Closed.TRIPPED
     if replica.reserved_for not in {None, waiting} and is_held(replica, now):
         return Closed.RESERVED
     if waiting.kind.decodes:
@@ -202,6 +208,8 @@ def _verdict(
     return ReplicaVerdict(
         replica=replica.name,
         closed_by=None if shut is None else shut.value,
+        tripped_by=replica.circuit.reason,
+        tripped_s=max(0.0, replica.circuit.until - now) if replica.circuit.reason else 0.0,
         occupied=replica.occupied - gone,
         foreign=replica.foreign - gone,
         slots=slots,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.core import health
 from gateway.core.advice import consider_scaling
 from gateway.core.endings import forget_if_gone
 from gateway.core.messages import (
@@ -10,6 +11,7 @@ from gateway.core.messages import (
     ReplicaFound,
     ReplicaReported,
 )
+from gateway.core.moving import move
 from gateway.core.release import fill_all, fill_replica
 from gateway.core.replica import Replica
 from gateway.core.state import State
@@ -37,6 +39,8 @@ def found(state: State, event: ReplicaFound, *, now: float, out: list[Decision])
         replica.models = event.models
         state.regroup()
     if is_fresh:
+        if replica.circuit.found(now):
+            state.wake_by(replica.circuit.until)
         _warm_up(state, replica, now)
     fill_all(state, now=now, out=out)
 
@@ -58,7 +62,7 @@ def reported(state: State, event: ReplicaReported, *, now: float, out: list[Deci
     if replica is None or replica.is_lost:
         return
     replica.pass_time(now)
-    replica.take_report(
+    grew, is_new = replica.take_report(
         event.report,
         sent_at=event.sent_at,
         now=now,
@@ -66,18 +70,30 @@ def reported(state: State, event: ReplicaReported, *, now: float, out: list[Deci
         interval_s=state.policy.scrape_interval_s,
         target_s=state.policy.tiers[0].tpot_limit_ms / 1e3,
     )
+    health.reported(state, replica, now, grew=grew, is_new=is_new)
     pool = state.pool_by_replica.get(event.replica)
     if pool is not None and replica.ledger.unstarted and replica.waiting:
         pool.has_queued = True
     fill_replica(state, replica, now=now, out=out)
     if pool is not None:
+        move(state, pool, now=now, out=out)
         consider_scaling(state, pool, now=now, out=out)
 
 
-def lost(state: State, name: str) -> None:
+def refused(state: State, name: str, *, now: float) -> None:
+    """Nobody listens at a replica's address."""
+    replica = state.replicas.get(name)
+    if replica is not None:
+        health.refused(state, replica, now)
+        state.touch(replica)
+
+
+def lost(state: State, name: str, *, now: float) -> None:
     """A replica is gone; its grants end by themselves."""
     replica = state.replicas.get(name)
     if replica is not None:
+        if not replica.is_lost:
+            replica.circuit.lost(now)
         replica.mark(lost=True)
         replica.forget()
         state.touch(replica)
@@ -101,3 +117,6 @@ def drain(state: State, event: DrainAsked, *, now: float, out: list[Decision]) -
     if replica is not None:
         replica.mark(draining=event.draining)
         fill_replica(state, replica, now=now, out=out)
+        pool = state.pool_by_replica.get(event.replica)
+        if pool is not None:
+            move(state, pool, now=now, out=out)

@@ -24,6 +24,8 @@ class Closed(StrEnum):
     """The condition that keeps a gate shut."""
 
     UNUSABLE = "unusable"
+    TRIPPED = "tripped"
+    """Its circuit breaker is open, or half open with its one trial under way."""
     BUSY = "busy"
     QUEUE = "queue"
     SPEED = "speed"
@@ -79,6 +81,8 @@ class Gates:
         last = len(self.ceilings)
         if self.policy.release_at_once:
             return last
+        if not replica.circuit.lets(now):
+            return 0
         if now >= replica.fresh_until and not replica.is_stale:
             replica.go_stale()
         waiting = replica.waiting
@@ -90,6 +94,10 @@ class Gates:
             if self.closed_by(replica, tier, waiting, now) is None:
                 return tier + 1
         return 1
+
+    def takes(self, replica: Replica, now: float) -> bool:
+        """Whether anything at all may be put on `replica`, be it without need of a slot."""
+        return replica.is_usable and now >= replica.busy_until and replica.circuit.lets(now)
 
     def closed_by(
         self, replica: Replica, tier: int, waiting: int, now: float, *, without: int = 0

@@ -361,6 +361,10 @@ def _check_replica(replica: Replica, pool: Pool | None) -> None:
     what = f"replica {replica.name}"
     is_kept_out = replica.is_lost or replica.is_draining or replica.is_removed
     _same(replica.is_usable, not is_kept_out, f"{what}: usable")
+    circuit = replica.circuit
+    if circuit.trial is not None:
+        assert circuit.reason is not None, f"{what}: a trial of a closed circuit"
+        assert circuit.trial in replica.ledger.grants, f"{what}: its trial is gone"
     slots, replica.away = replica.slots, replica.away
     replica.count_slots()
     _same(slots, replica.slots, f"{what}: slots")

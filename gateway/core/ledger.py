@@ -22,8 +22,8 @@ class Grant:
 
     __slots__ = (
         "cached_tokens", "charged", "found_room", "granted_at", "in_use", "is_recalled",
-        "is_started", "kv_tokens", "output_tokens", "predicted_tokens", "prefill_tokens",
-        "sequences", "slots", "tier", "waiting", "was_favoured",
+        "is_started", "kv_tokens", "move_asked_at", "output_tokens", "predicted_tokens",
+        "prefill_tokens", "sequences", "slots", "tier", "waiting", "was_favoured",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +45,8 @@ class Grant:
         self.is_started = False
         self.is_recalled = False
         """Whether it was asked back and the answer is out."""
+        self.move_asked_at = float("-inf")
+        """When it was last asked to end here and go on elsewhere."""
         self.output_tokens = 0
         """Produced so far, as far as we were told."""
         self.predicted_tokens = waiting.output_tokens * request.sequences

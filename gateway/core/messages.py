@@ -41,6 +41,23 @@ class Outcome(StrEnum):
     """The engine answered 4xx: nothing was generated."""
 
 
+class Fault(StrEnum):
+    """What of the engine, or of the way to it, made a request fail."""
+
+    REFUSED = "refused"
+    """Nobody listens there."""
+    CONNECT = "connect"
+    """No connection for another reason: too slow, no such name, no trust."""
+    SERVER_ERROR = "server_error"
+    """The engine answered 5xx, or with an error event, and was not merely busy."""
+    BROKE_OFF = "broke_off"
+    """The answer ended before its end, or was none."""
+    STALLED = "stalled"
+    """The engine kept the connection and did nothing any more."""
+    DRAINING = "draining"
+    """The engine says that it shuts down: what runs there goes on, nothing new is taken."""
+
+
 PREFIX_BLOCK_TOKENS = 64
 """Tokens that one hash of `Request.prefix` stands for."""
 
@@ -79,6 +96,8 @@ class Request:
     """Sooner than its tier's target, for `within_user: deadline`."""
     is_continuation: bool = False
     """The rest of a broken stream: first in its tier, whatever the bounds; the prompt is free."""
+    is_continuable: bool = False
+    """Whether its rest could run elsewhere, once it has begun: only such a one is ever moved."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -152,6 +171,8 @@ class Progressed:
 
     replica: str
     output_tokens: Mapping[str, int]
+    heard_at: float | None = None
+    """When the last data event of any of them came; None where nobody noted it."""
 
 
 @dataclass(slots=True)
@@ -163,6 +184,8 @@ class Finished:
     usage: Usage | None = None
     tpot_s: float | None = None
     """(last - first)/(tokens - 1) of this stream, less pauses a slow client caused."""
+    fault: Fault | None = None
+    """Why it failed, where that is the engine's fault or that of the way to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +204,7 @@ class RecallDone:
 
 @dataclass(frozen=True, slots=True)
 class RecallTooLate:
-    """A recalled request had begun, or ended: it stays where it is."""
+    """A recalled request had begun, or one to be moved cannot be: it stays where it is."""
 
     request_id: str
 
@@ -228,6 +251,13 @@ class ReplicaLost:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaRefused:
+    """A connection to the replica was refused: nobody listens, whatever still runs there."""
+
+    replica: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaRemoved:
     """A replica is no longer configured; forgotten once its grants have ended."""
 
@@ -262,8 +292,8 @@ class Woke:
 
 Event = (
     Arrived | Cancelled | FirstToken | Progressed | Finished | Bounced | RecallDone | RecallTooLate
-    | Adopted | ReplicaFound | ReplicaReported | ReplicaLost | ReplicaRemoved | DrainAsked
-    | PolicyChanged | Closed | Woke
+    | Adopted | ReplicaFound | ReplicaReported | ReplicaRefused | ReplicaLost | ReplicaRemoved
+    | DrainAsked | PolicyChanged | Closed | Woke
 )  # fmt: skip
 
 
@@ -300,6 +330,17 @@ class Recalled:
 
 
 @dataclass(frozen=True, slots=True)
+class MoveWanted:
+    """End this running request's stay on `replica` on purpose; its rest comes as an arrival.
+
+    Only of what `is_continuable`. Answered by its `Finished`, or by `RecallTooLate` where it stays.
+    """
+
+    request_id: str
+    replica: str
+
+
+@dataclass(frozen=True, slots=True)
 class ScaleAdvised:
     """The pool that serves `models` should have so many replicas, and lose `remove` if fewer."""
 
@@ -315,4 +356,4 @@ class WakeWanted:
     at: float
 
 
-Decision = Granted | Refused | Recalled | ScaleAdvised | WakeWanted
+Decision = Granted | Refused | Recalled | MoveWanted | ScaleAdvised | WakeWanted

@@ -52,7 +52,7 @@ def choose(pool: Pool, replicas: Sequence[Replica], now: float) -> Choice | None
     for replica in replicas:
         if (replica.open_tiers or 0) > needed:
             candidates.append(replica)
-        elif pool.slotless and replica.is_usable and now >= replica.busy_until:
+        elif pool.slotless and pool.gates.takes(replica, now):
             candidates.append(replica)  # what needs no slot is not kept out by full ones
     if not candidates:
         return None

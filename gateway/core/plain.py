@@ -53,6 +53,7 @@ def plain_request(request: Request, now: float) -> dict[str, Any]:
         "read_timeout_s": finite(request.read_timeout_s),
         "ttft_target_s": finite(request.ttft_target_s),
         "is_continuation": request.is_continuation,
+        "is_continuable": request.is_continuable,
     }
 
 
@@ -78,6 +79,7 @@ def request_of(data: Mapping[str, Any], now: float, *, tier: int) -> Request:
         read_timeout_s=data["read_timeout_s"],
         ttft_target_s=data["ttft_target_s"],
         is_continuation=data["is_continuation"],
+        is_continuable=data["is_continuable"],
     )
 
 

@@ -14,6 +14,7 @@ Order = Literal["strict", "weighted"]
 WithinUser = Literal["fcfs", "shortest", "deadline", "prefix"]
 Limiter = Literal["static", "adaptive"]
 Allowance = Literal["bridge", "constant"]
+MigrateRunning = Literal["off", "drain", "balance"]
 
 HEADROOM_DECAY_SPAN = 2.5
 """Default lambda is this over (K - 1): the last tier reserves e^-2.5 of what the first does."""
@@ -196,6 +197,8 @@ class Policy:
     tier. Only what has produced nothing, and each request once."""
     recall_gap: float = 0.3
     """Least difference of normalised freeness for a move to another replica [K-tier Llumnix]."""
+    migrate_running: MigrateRunning = "off"
+    """Whether what runs may be moved: off a replica that is drained, or to a freer one as well."""
     continuation_wait_s: float = 30.0
     """How long the rest of a broken stream may wait for a replica."""
     scaling: Scaling = field(default_factory=Scaling)

@@ -92,19 +92,19 @@ def _to_freer_replica(
         target = Search(pool, others, now).place(grant.waiting, judged_as=grant.tier)
         if target is None or not target.has_room_for(grant.slots):
             continue
-        before = _gap(pool, target, source, grant.tier)
-        after = _gap_after(grant, target, source)
+        before = gap(pool, target, source, grant.tier)
+        after = gap_after(grant, target, source)
         if before > pool.policy.recall_gap and 0.0 <= after < before:
             return grant, source
     return None
 
 
-def _gap(pool: Pool, target: Replica, source: Replica, tier: int) -> float:
+def gap(pool: Pool, target: Replica, source: Replica, tier: int) -> float:
     """How much freer `target` is, in normalised freeness; a draining source is not free at all."""
     return freeness(target, pool.headroom, tier) - freeness(source, pool.headroom, tier)
 
 
-def _gap_after(grant: Grant, target: Replica, source: Replica) -> float:
+def gap_after(grant: Grant, target: Replica, source: Replica) -> float:
     """The gap if `grant` were on `target`; headroom, which is on both sides, left out."""
     if not source.is_usable:
         return 0.0  # away from a draining replica any move is right

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.core import recall, reservation
+from gateway.core import health, recall, reservation
 from gateway.core.flows import Waiting
 from gateway.core.ledger import Grant
 from gateway.core.messages import Decision, Granted, Recalled
@@ -96,7 +96,7 @@ def at_once(state: State, pool: Pool, waiting: Waiting, *, now: float, out: list
         tiers = each.open_tiers
         if tiers is None or each.has_queue:
             tiers = pool.open_tiers(each, now)
-        if tiers > tier or (not decodes and each.is_usable and now >= each.busy_until):
+        if tiers > tier or (not decodes and pool.gates.takes(each, now)):
             candidates.append(each)
     search = Search(pool, candidates, now)
     replica = search.place(waiting, judged_as=tier)
@@ -149,6 +149,7 @@ def _grant(
         pool.has_queued = True
     replica.ledger.enter(grant, now)
     grant.in_use = replica.occupied
+    health.sent(replica, request.id, now)
     pool.touch(replica)
     state.granted[request.id] = (grant, replica)
     pool.drain_rate.add(now)

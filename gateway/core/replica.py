@@ -10,15 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.core.affinity import Cache
+from gateway.core.breaker import Circuit
 from gateway.core.flows import Waiting
 from gateway.core.kinds import Kind
 from gateway.core.ledger import Ledger
 from gateway.core.limiter import ConcurrencyLimit
 from gateway.core.messages import ReplicaReport
 from gateway.core.plain import (
-    age_s,
-    finite,
-    known_instant,
     plain_report,
     report_of,
 )
@@ -31,6 +29,7 @@ from gateway.core.speed import (
     Speed,
     itl_between,
 )
+from gateway.core.vitality import Vitality
 
 FRESH_INTERVALS = 3
 """A report older than this many scrape intervals is stale."""
@@ -45,13 +44,13 @@ class Replica:
     """Belief about one engine, in sequences, tokens and seconds."""
 
     __slots__ = (
-        "_kv_share", "_passed_at", "_previous", "_previous_sent_at", "_progress", "away",
-        "away_of", "busy_until", "cache", "configured_slots", "context_tokens", "foreign",
+        "_kv_share", "_passed_at", "_previous", "_previous_sent_at", "away", "away_of",
+        "busy_until", "cache", "circuit", "configured_slots", "context_tokens", "foreign",
         "fresh_until", "has_queue", "is_draining", "is_lost", "is_removed", "is_stale",
         "is_usable", "judged_at", "kv_capacity_tokens", "kv_use_tokens_scraped", "ledger",
-        "ledger_kv_at_scrape", "limit", "models", "name", "open_tiers", "progressed_at",
-        "recalled_at", "release_rate", "report", "reported_at", "reserved_for", "reserved_until",
-        "round_trip_s", "scores", "sightings", "slots", "speed", "warm_from", "warm_until",
+        "ledger_kv_at_scrape", "limit", "models", "name", "moved_at", "open_tiers", "recalled_at",
+        "release_rate", "report", "reported_at", "reserved_for", "reserved_until",
+        "round_trip_s", "scores", "sightings", "slots", "speed", "vital", "warm_from", "warm_until",
         "weight",
     )  # fmt: skip
 
@@ -70,6 +69,10 @@ class Replica:
         """Whether anything new may be put here at all."""
         self.busy_until = 0.0
         self.recalled_at = float("-inf")
+        self.moved_at = float("-inf")
+        """When a running request was last asked away from here."""
+        self.circuit = Circuit()
+        self.vital = Vitality()
         self.reserved_for: Waiting | None = None
         """Nothing else is put here until this one, passed over for its size, fits."""
         self.reserved_until = 0.0
@@ -112,9 +115,7 @@ class Replica:
         """From when to when it is filled slot by slot."""
         self._kv_share = Mean(LEARNING_SHARE)
         self._previous: ReplicaReport | None = None
-        self._progress = -1.0
-        self.progressed_at: float | None = None
-        """When its counters last grew, or the first report came; None while there was none."""
+        self.vital.forget()
         self.foreign = 0
         """Sequences there that did not come through this gateway."""
         self._passed_at = 0.0
@@ -189,11 +190,13 @@ class Replica:
         round_trip_s: float,
         interval_s: float,
         target_s: float,
-    ) -> None:
+    ) -> tuple[bool, bool]:
         """Correct the belief by a scrape that was asked for at `sent_at`.
 
         Scrapes come every `interval_s`; `target_s` is the TPOT that the adaptive limit holds.
+        Returns what `Vitality.take` does.
         """
+        signs = self.vital.take(report, sent_at=sent_at, now=now)
         previous, self._previous = self._previous, report
         since, self._previous_sent_at = self._previous_sent_at, sent_at
         self.report = report
@@ -211,6 +214,7 @@ class Replica:
             if not self._learn_tpot(previous, report, in_use=in_use, now=now, target_s=target_s):
                 self._previous, self._previous_sent_at = previous, since
         self.count_slots()
+        return signs
 
     def take_tpot(
         self, tpot_s: float, tokens: float, *, in_use: float, now: float, target_s: float
@@ -257,8 +261,6 @@ class Replica:
             "previous_sent_age_s": now - self._previous_sent_at,
             "passed_age_s": now - self._passed_at,
             "previous": plain_report(self._previous),
-            "progress": finite(self._progress),
-            "progressed_age_s": age_s(self.progressed_at, now),
         }
 
     def restore_measured(self, data: Mapping[str, Any], now: float) -> None:
@@ -267,13 +269,12 @@ class Replica:
         self._previous_sent_at = now - data["previous_sent_age_s"]
         self._passed_at = now - data["passed_age_s"]
         self._previous = report_of(data["previous"])
-        self._progress = -1.0 if data["progress"] is None else float(data["progress"])
-        self.progressed_at = known_instant(data["progressed_age_s"], now)
 
     def _take_load(self, report: ReplicaReport, own: int | None, now: float) -> None:
         if report.running is None or report.waiting is None:
             return
-        is_frozen = self._is_frozen(report, now)
+        progressed_at = self.vital.progressed_at
+        is_frozen = progressed_at is not None and now - progressed_at >= FROZEN_S
         if own is not None:
             # An idle engine makes no step, so it would never correct what it showed last.
             is_past = is_frozen and not own and not self.ledger.grants
@@ -285,13 +286,6 @@ class Replica:
             kv_use=report.kv_use or 0.0,
             unstarted=self.ledger.unstarted_sequences,
         )
-
-    def _is_frozen(self, report: ReplicaReport, now: float) -> bool:
-        counters = (report.iterations, report.prompt_tokens, report.generation_tokens)
-        known = [counter for counter in counters if counter is not None]
-        if not known or sum(known) != self._progress:
-            self._progress, self.progressed_at = sum(known), now
-        return self.progressed_at is not None and now - self.progressed_at >= FROZEN_S
 
     def _take_kv(self, report: ReplicaReport, own: tuple[int, int] | None) -> None:
         if not report.kv_capacity_tokens:

@@ -27,6 +27,7 @@ from gateway.core.messages import (
     RecallTooLate,
     ReplicaFound,
     ReplicaLost,
+    ReplicaRefused,
     ReplicaRemoved,
     ReplicaReported,
     WakeWanted,
@@ -52,7 +53,7 @@ class Scheduler(State):
             case FirstToken():
                 endings.started(self, event.request_id, now=now, out=out)
             case Progressed():
-                endings.progressed(self, event, now=now)
+                endings.progressed(self, event, now=now, out=out)
             case ReplicaReported():
                 fleet.reported(self, event, now=now, out=out)
             case Cancelled():
@@ -68,8 +69,10 @@ class Scheduler(State):
                 endings.adopted(self, event, now=now)
             case ReplicaFound():
                 fleet.found(self, event, now=now, out=out)
+            case ReplicaRefused():
+                fleet.refused(self, event.replica, now=now)
             case ReplicaLost():
-                fleet.lost(self, event.replica)
+                fleet.lost(self, event.replica, now=now)
             case ReplicaRemoved():
                 fleet.removed(self, event.replica)
             case DrainAsked():

@@ -105,6 +105,7 @@ def plain_grant(grant: Grant, kinds: KindTable, now: float) -> dict[str, Any]:
         "granted_age_s": now - grant.granted_at,
         "is_started": grant.is_started,
         "is_recalled": grant.is_recalled,
+        "move_asked_age_s": age_s(grant.move_asked_at, now),
         "output_tokens": grant.output_tokens,
         "charged": grant.charged,
         "was_favoured": grant.was_favoured,
@@ -125,6 +126,7 @@ def grant_of(data: Mapping[str, Any], kinds: Sequence[Kind], now: float, tier: i
     grant.prefill_tokens = data["prefill_tokens"]
     grant.kv_tokens = data["kv_tokens"]
     grant.is_recalled = data["is_recalled"]
+    grant.move_asked_at = instant_of(data["move_asked_age_s"], now)
     grant.output_tokens = data["output_tokens"]
     grant.charged = data["charged"]
     grant.was_favoured = data["was_favoured"]
@@ -165,6 +167,9 @@ def plain_replica(replica: Replica, now: float) -> dict[str, Any]:
         "warm_until_age_s": now - replica.warm_until,
         "foreign": replica.foreign,
         "measured": replica.measured(now),
+        "moved_age_s": age_s(replica.moved_at, now),
+        "circuit": replica.circuit.snapshot(now),
+        "vital": replica.vital.snapshot(now),
         "judged": _plain_judgement(replica, now),
     }
 
@@ -207,6 +212,9 @@ def _restore_learnt(replica: Replica, data: Mapping[str, Any], now: float) -> No
     replica.warm_until = now - data["warm_until_age_s"]
     replica.foreign = data["foreign"]
     replica.restore_measured(data["measured"], now)
+    replica.moved_at = instant_of(data["moved_age_s"], now)
+    replica.circuit.restore(data["circuit"], now)
+    replica.vital.restore(data["vital"], now)
     replica.count_slots()
 
 

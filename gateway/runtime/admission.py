@@ -11,6 +11,7 @@ from types import TracebackType
 from gateway.core.messages import (
     Arrived,
     Bounced,
+    Fault,
     Finished,
     FirstToken,
     Granted,
@@ -44,7 +45,7 @@ class Admission:
     """One request with the scheduler; inside the block it is the grant itself."""
 
     __slots__ = (
-        "_decision", "_dispatcher", "_future", "_is_finished", "_is_held", "_is_recalled",
+        "_decision", "_dispatcher", "_future", "_is_finished", "_is_held", "_is_recalled", "_move",
         "_request", "_taken_back", "_task", "_waits", "position", "replica", "waited_s",
     )  # fmt: skip
 
@@ -69,6 +70,8 @@ class Admission:
         """What waits inside a `recallable` block for the engine to begin."""
         self._is_recalled = False
         """Whether a recall was accepted and its answer is out."""
+        self._move: Callable[[], bool] | None = None
+        """Ends the upstream, so that the rest goes on elsewhere."""
         self.replica = ""
         self.waited_s = 0.0
         self.position = 0
@@ -126,13 +129,25 @@ class Admission:
             self._task = None
             self._dispatcher.tell(FirstToken(self._request.id))
 
+    def move_wanted(self) -> bool:
+        """See `Waiter.move_wanted`."""
+        return self._move is not None and not self._is_finished and self._move()
+
+    def movable(self, end: Callable[[], bool] | None) -> None:
+        """See `Grant.movable`."""
+        self._move = end
+
     def finish(
-        self, outcome: Outcome, usage: Usage | None = None, tpot_s: float | None = None
+        self,
+        outcome: Outcome,
+        usage: Usage | None = None,
+        tpot_s: float | None = None,
+        fault: Fault | None = None,
     ) -> None:
         """See `Grant.finish`."""
         if not self._is_finished:
             self._is_finished = True
-            self._dispatcher.tell(Finished(self._request.id, outcome, usage, tpot_s))
+            self._dispatcher.tell(Finished(self._request.id, outcome, usage, tpot_s, fault))
 
     async def bounce(self) -> None:
         """See `Grant.bounce`."""

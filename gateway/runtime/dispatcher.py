@@ -10,6 +10,7 @@ from typing import Protocol, assert_never
 from gateway.core.messages import (
     Event,
     Granted,
+    MoveWanted,
     Recalled,
     RecallTooLate,
     Refused,
@@ -30,6 +31,12 @@ class Waiter(Protocol):
         """The scheduler wants the request back; called synchronously, must not block.
 
         False: too late, the engine began. True: `RecallDone` follows, unless the request ends.
+        """
+
+    def move_wanted(self) -> bool:
+        """The scheduler wants the running request elsewhere; called synchronously, must not block.
+
+        False: it stays. True: its `Finished` follows, and its rest comes as a request of its own.
         """
 
 
@@ -67,6 +74,10 @@ class Dispatcher:
                     # Without a waiter its end was told, and that was the answer.
                     waiter = self._waiters.get(decision.request_id)
                     if waiter is not None and not waiter.recalled():
+                        begun += (decision.request_id,)
+                case MoveWanted():
+                    waiter = self._waiters.get(decision.request_id)
+                    if waiter is not None and not waiter.move_wanted():
                         begun += (decision.request_id,)
                 case ScaleAdvised():
                     self._advised(decision)

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from gateway.core.messages import Outcome, Request, Usage
+from gateway.core.messages import Fault, Outcome, Request, Usage
 
 OnWait = Callable[[int, float | None], Awaitable[None]]
 """Called now and then while a request waits, with its position and expected wait in seconds."""
@@ -56,10 +56,24 @@ class Grant(Protocol):
     def first_token(self) -> None:
         """The engine began to answer."""
 
+    def movable(self, end: Callable[[], bool] | None) -> None:
+        """From now on `end` is called when the running request should go on elsewhere.
+
+        It must not block, and returns whether the upstream will be ended for that; None: it stays
+        where it is, whatever the scheduler wants, which is so until this is called.
+        """
+
     def finish(
-        self, outcome: Outcome, usage: Usage | None = None, tpot_s: float | None = None
+        self,
+        outcome: Outcome,
+        usage: Usage | None = None,
+        tpot_s: float | None = None,
+        fault: Fault | None = None,
     ) -> None:
-        """The upstream ended. Idempotent; leaving the block without it means cancelled."""
+        """The upstream ended. Idempotent; leaving the block without it means cancelled.
+
+        `fault`: why it failed, where that is the engine's.
+        """
 
     async def bounce(self) -> None:
         """The engine is busy: go back to one's place in the queue and wait for another grant.

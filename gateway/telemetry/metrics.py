@@ -14,6 +14,7 @@ from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from gateway.core.breaker import Breaker
 from gateway.core.freeness import freeness
 from gateway.core.scheduler import Scheduler
 from gateway.telemetry.record import SettledRequest
@@ -21,6 +22,8 @@ from gateway.telemetry.series import Buckets, Count, Counter, Histogram
 
 WAIT_BUCKETS_S = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 TPOT_BUCKETS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1)
+BREAKER_STATES = (Breaker.CLOSED, Breaker.HALF_OPEN, Breaker.OPEN)
+"""By the value of their gauge."""
 OVERHEAD_BUCKETS_S = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1)
 
 
@@ -223,6 +226,7 @@ class _SchedulerGauges(Collector):
                 "replica_waiting_estimate": "Sequences believed to wait inside the engine.",
                 "replica_inflight": "Sequences this gateway has there.",
                 "replica_foreign": "Sequences there that came from elsewhere.",
+                "replica_breaker_state": "0 closed, 1 half open, 2 open: nothing new goes there.",
                 "replica_slots": "Sequences it can run at once; 0 while that is unknown.",
             }
         )
@@ -239,6 +243,8 @@ class _SchedulerGauges(Collector):
                 gauge["replica_waiting_estimate"].add_metric(name, replica.waiting)
                 gauge["replica_inflight"].add_metric(name, replica.occupied - replica.foreign)
                 gauge["replica_foreign"].add_metric(name, replica.foreign)
+                state = BREAKER_STATES.index(replica.circuit.state(now))
+                gauge["replica_breaker_state"].add_metric(name, state)
                 gauge["replica_slots"].add_metric(name, replica.slots or 0)
                 open_tiers = pool.open_tiers(replica, now)
                 for rank, tier in enumerate(policy.tiers):

@@ -9,8 +9,10 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable
+from errno import ECONNREFUSED
 from urllib.parse import urlsplit
 
+from gateway.core.messages import Fault
 from gateway.upstream.connection import Answer, Connection, Heard, Meter, UpstreamBrokenError
 from gateway.upstream.pieces import PIECE_BYTES_MAX, Segments, Sendable
 from gateway.upstream.replicas import ReplicaAddress
@@ -130,9 +132,13 @@ class EngineClient:
                     ssl=self._ssl,
                 )
         except TimeoutError as error:
-            raise UpstreamBrokenError("connecting timed out", is_fresh=True) from error
+            raise UpstreamBrokenError(
+                "connecting timed out", is_fresh=True, fault=Fault.CONNECT
+            ) from error
         except OSError as error:
-            raise UpstreamBrokenError(f"cannot connect: {error}", is_fresh=True) from error
+            raise UpstreamBrokenError(
+                f"cannot connect: {error}", is_fresh=True, fault=_fault_of(error)
+            ) from error
         return connection
 
     def _rested(self, connection: Connection, is_alive: bool) -> None:
@@ -143,6 +149,13 @@ class EngineClient:
             return
         connection.idle_since = self._clock()
         self._idle.append(connection)
+
+
+def _fault_of(error: OSError) -> Fault:
+    """Refused is only what every address of the name refused; of several the text alone tells."""
+    tried = str(error).count("[Errno ")
+    is_refused = tried and str(error).count(f"[Errno {ECONNREFUSED}]") == tried
+    return Fault.REFUSED if is_refused else Fault.CONNECT
 
 
 def _constant_head(host: str, api_key: str | None) -> bytes:

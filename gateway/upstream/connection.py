@@ -12,6 +12,7 @@ from typing import Protocol, cast
 
 import httptools
 
+from gateway.core.messages import Fault
 from gateway.upstream.inflate import CODINGS, Inflation
 
 HEADER_BYTES_MAX = 64 << 10
@@ -23,10 +24,14 @@ INFLATED_BYTES_MAX = 256 << 10
 class UpstreamBrokenError(Exception):
     """The connection failed. `is_fresh` tells whether any byte of an answer had arrived."""
 
-    def __init__(self, message: str, *, is_fresh: bool) -> None:
+    def __init__(
+        self, message: str, *, is_fresh: bool, fault: Fault | None = Fault.BROKE_OFF
+    ) -> None:
         super().__init__(message)
         self.is_fresh = is_fresh
         """True: nothing of an answer had arrived."""
+        self.fault = fault
+        """None: neither the engine nor the way to it is to blame."""
 
 
 class Meter(Protocol):
@@ -146,7 +151,7 @@ class Answer:
         if self._connection is not None:
             self._connection.abort()
         elif not self.is_complete:
-            self._settled(UpstreamBrokenError("abandoned", is_fresh=False))
+            self._settled(UpstreamBrokenError("abandoned", is_fresh=False, fault=None))
 
     def _changed(self) -> asyncio.Future[None]:
         self._waiter = asyncio.get_running_loop().create_future()
@@ -328,7 +333,7 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close at once, whatever is under way."""
-        self._end(UpstreamBrokenError("abandoned", is_fresh=False))
+        self._end(UpstreamBrokenError("abandoned", is_fresh=False, fault=None))
         self.is_closed = True
         if self._transport is not None:
             self._transport.abort()

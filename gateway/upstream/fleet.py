@@ -99,7 +99,7 @@ class Fleet:
         """
         member = self._members.get(name)
         if member is None:
-            raise UpstreamBrokenError("the replica was removed", is_fresh=True)
+            raise UpstreamBrokenError("the replica was removed", is_fresh=True, fault=None)
         return member.client
 
     def engine_priority(self, name: str, tier: int, tiers: int) -> int | None:

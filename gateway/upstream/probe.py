@@ -13,7 +13,14 @@ from dataclasses import replace
 import httpx
 import orjson
 
-from gateway.core.messages import Event, ReplicaFound, ReplicaLost, ReplicaReport, ReplicaReported
+from gateway.core.messages import (
+    Event,
+    ReplicaFound,
+    ReplicaLost,
+    ReplicaRefused,
+    ReplicaReport,
+    ReplicaReported,
+)
 from gateway.upstream.dialects.dialect import Dialect, EngineFacts
 from gateway.upstream.dialects.registry import by_name, by_owner, detect
 from gateway.upstream.replicas import (
@@ -295,6 +302,8 @@ class Probe:
         )
         if failure.refused or is_lost:
             self._facts = None
+        if was_up and failure.refused:
+            self._tell(ReplicaRefused(self.address.name))
         if was_up and is_lost:
             if self.address.engine is None:
                 self._dialect = None

@@ -150,7 +150,7 @@ async def test_a_frozen_engine_is_given_up_by_its_counters(streams: bool) -> Non
         answer = asyncio.create_task(alone.post(ask))
         await eventually(alone.is_owed)
         (replica,) = alone.running.gateway.scheduler.replicas.values()
-        await eventually(lambda: replica.progressed_at is not None)
+        await eventually(lambda: replica.vital.progressed_at is not None)
         alone.clock.lead_s += STALL_S
         refused = await answer
         assert (refused.status_code, refused.json()["error"]["code"]) == (504, "upstream_timeout")
@@ -162,7 +162,7 @@ async def test_a_frozen_engine_is_given_up_by_its_counters(streams: bool) -> Non
 
 async def progress_since(replica: Replica, instant: float) -> None:
     """Wait until the engine is seen to have done something after `instant`."""
-    await eventually(lambda: replica.progressed_at is not None and replica.progressed_at > instant)
+    await eventually(lambda: (replica.vital.progressed_at or 0.0) > instant)
 
 
 async def test_an_engine_that_is_slow_with_one_request_has_not_stalled() -> None:

@@ -52,6 +52,7 @@ KNOBS: Mapping[str, tuple[Any, ...]] = {
     "inflight_limit": (None, None, 2),
     "recall": (True, True, False),
     "recall_gap": (0.3, 0.0),
+    "migrate_running": ("off", "drain", "balance"),
     "lend": (True, True, False),
     "hold_s": (60.01, 3.01),
     "min_inflight": (1, 2),

@@ -80,6 +80,8 @@ def objection(
         return "elsewhere"
     if now < replica.busy_until:
         return "busy"
+    if not (pool.policy.release_at_once or replica.circuit.lets(now)):
+        return "tripped"
     other = replica.reserved_for
     if other not in (None, waiting) and other.ticket and now < replica.reserved_until:
         return "reserved"

@@ -16,9 +16,11 @@ from gateway.core.messages import (
     Decision,
     DrainAsked,
     Event,
+    Fault,
     Finished,
     FirstToken,
     Granted,
+    MoveWanted,
     Outcome,
     PolicyChanged,
     Progressed,
@@ -29,6 +31,7 @@ from gateway.core.messages import (
     Refused,
     ReplicaFound,
     ReplicaLost,
+    ReplicaRefused,
     ReplicaRemoved,
     ReplicaReport,
     ReplicaReported,
@@ -75,6 +78,7 @@ class Script:
         self.recalled: dict[str, str] = {}
         """Id -> replica of recalls that were not answered yet."""
         self.recall_log: list[tuple[float, str, str]] = []
+        self.move_log: list[tuple[float, str, str]] = []
         """(instant, id, replica) of all recalls so far."""
         self.advice: list[ScaleAdvised] = []
         self.kept_out: dict[str, set[str]] = {}
@@ -182,9 +186,19 @@ class Script:
             self.first_token(*fresh)
         return self
 
-    def progress(self, replica: str, **output_tokens: int) -> Self:
+    def progress(
+        self, replica: str, heard_at: float | None = None, /, **output_tokens: int
+    ) -> Self:
         """So much was produced until now."""
-        return self.tell(Progressed(replica, output_tokens))
+        return self.tell(Progressed(replica, output_tokens, heard_at))
+
+    def fail(self, id: str, fault: Fault) -> Self:
+        """It failed, and that is the engine's fault."""
+        return self.finish(id, outcome=Outcome.FAILED, fault=fault)
+
+    def refuse_connections(self, name: str) -> Self:
+        """Nobody listens there."""
+        return self.tell(ReplicaRefused(name))
 
     def finish(
         self,
@@ -192,11 +206,12 @@ class Script:
         outcome: Outcome = Outcome.DONE,
         usage: Usage | None = None,
         tpot_s: float | None = None,
+        fault: Fault | None = None,
     ) -> Self:
         """The upstream ended; without `usage` it reports what the request was said to need."""
         for id in ids:
             self._gone(id)
-            self.tell(Finished(id, outcome, usage or self._truth[id], tpot_s))
+            self.tell(Finished(id, outcome, usage or self._truth[id], tpot_s, fault))
         return self
 
     def cancel(self, *ids: str) -> Self:
@@ -331,6 +346,9 @@ class Script:
         if isinstance(decision, Recalled):
             self._asked_back(decision)
             return
+        if isinstance(decision, MoveWanted):
+            self._asked_away(decision)
+            return
         id = decision.request_id
         assert id in self.waiting, f"{decision} about a request that does not wait"
         self.waiting.remove(id)
@@ -349,6 +367,13 @@ class Script:
         assert id not in self._started, f"{id} is recalled after its first token"
         self.recalled[id] = decision.replica
         self.recall_log.append((self.now, id, decision.replica))
+
+    def _asked_away(self, decision: MoveWanted) -> None:
+        id = decision.request_id
+        assert self.running.get(id) == decision.replica, f"{id} is to move from elsewhere"
+        assert id in self._started, f"{id} is to move before it began"
+        assert self._requests[id].is_continuable, f"{id} cannot go on elsewhere, and is to move"
+        self.move_log.append((self.now, id, decision.replica))
 
     def _go_back(self, id: str) -> None:
         del self.running[id]

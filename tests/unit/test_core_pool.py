@@ -332,7 +332,7 @@ def test_the_longest_context_counts_and_one_replica_that_does_not_say_leaves_it_
 def test_a_service_takes_as_long_as_on_the_fastest_replica_that_may_do_it() -> None:
     """A plain client's patience is what its read timeout leaves of that."""
     slow, quick = a_replica("r"), a_replica("s")
-    slow.speed.tpot_s, quick.tpot_s = 0.1, 0.05
+    slow.speed.tpot_s, quick.speed.tpot_s = 0.1, 0.05
     pool = Pool(one_tier(), ["m"], [slow, quick])
     waiting = a_waiting(prompt_tokens=8_000, output_tokens=20)
     waiting.kind = pool.kind_of(waiting.request, 1)

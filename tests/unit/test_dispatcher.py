@@ -22,10 +22,12 @@ from tests.support.recalling import NOTHING, Prompted, Recalling
 class Listener:
     """A waiter that writes down what it is told."""
 
-    def __init__(self, *, has_begun: bool = False) -> None:
+    def __init__(self, *, has_begun: bool = False, stays: bool = False) -> None:
         self.has_begun = has_begun
         self.heard: list[Granted | Refused] = []
         self.recalls = 0
+        self.stays = stays
+        self.moves = 0
 
     def decided(self, decision: Granted | Refused) -> None:
         self.heard.append(decision)
@@ -33,6 +35,10 @@ class Listener:
     def recalled(self) -> bool:
         self.recalls += 1
         return not self.has_begun
+
+    def move_wanted(self) -> bool:
+        self.moves += 1
+        return not self.stays
 
 
 def arrive(gated: Gated, listener: Listener | None = None, **fields: object) -> str:

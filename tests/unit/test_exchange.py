@@ -1,7 +1,7 @@
 """One exchange with an engine that says what the test tells it: stalls, ends, and departures."""
 
 import asyncio
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -17,7 +17,7 @@ from gateway.api.shapes import shape_of
 from gateway.api.stored import Places
 from gateway.api.surroundings import Surroundings
 from gateway.api.wire import parse
-from gateway.core.messages import Outcome, Usage
+from gateway.core.messages import Fault, Outcome, Usage
 from gateway.errors import GatewayError, UpstreamFailedError, UpstreamTimeoutError
 from gateway.upstream.connection import Answer, Connection, Heard, Meter
 from gateway.upstream.fleet import Fleet
@@ -84,6 +84,7 @@ class Ticket:
     waited_s: float = 0.0
     position: int = 0
     ends: list[tuple[Outcome, Usage | None]] = field(default_factory=list)
+    faults: list[Fault | None] = field(default_factory=list)
     bounces: int = 0
 
     def recallable(self) -> AbstractContextManager[None]:
@@ -97,11 +98,19 @@ class Ticket:
     def first_token(self) -> None:
         """The engine began."""
 
+    def movable(self, end: Callable[[], bool] | None) -> None:
+        """Nobody moves it."""
+
     def finish(
-        self, outcome: Outcome, usage: Usage | None = None, tpot_s: float | None = None
+        self,
+        outcome: Outcome,
+        usage: Usage | None = None,
+        tpot_s: float | None = None,
+        fault: Fault | None = None,
     ) -> None:
         """Only the first end counts, as in the product."""
         self.ends.append((outcome, usage))
+        self.faults.append(fault)
 
     async def bounce(self) -> None:
         """Back in the queue, for ever."""

@@ -199,7 +199,6 @@ def test_web_pages_stay_out_of_an_open_gateway(load: Loading) -> None:
     ("text", "key"),
     [
         ("listen: {admin_port: 9000}", "listen.admin_port"),
-        ("scheduling: {migrate_running: drain}", "scheduling.migrate_running"),
         ("media_urls: data-only", "media_urls"),
         ("cache_isolation: tenant", "cache_isolation"),
         ("store: {url: 'sqlite:///x'}", "store"),
@@ -269,7 +268,7 @@ scaling: {min: 9, below: 0.7}
 
 def test_saying_that_a_later_feature_is_off_is_fine(load: Loading) -> None:
     """A file shared by two versions may spell out what the older one does anyway."""
-    load(REPLICA + "redis: null\nscheduling: {migrate_running: off}\ncache_isolation: none")
+    load(REPLICA + "redis: null\ncache_isolation: none")
 
 
 def test_a_file_that_cannot_be_read_is_the_only_complaint(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ class Open:
     output_tokens: int = 0
     writing_since: float | None = None
     silent_since: float | None = None
+    heard_at: float | None = None
     has_begun: bool = False
     given_up: bool = False
     looked_at: list[float] = field(default_factory=list)

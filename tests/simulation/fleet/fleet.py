@@ -13,6 +13,7 @@ from gateway.core.messages import (
     Finished,
     FirstToken,
     Granted,
+    MoveWanted,
     Outcome,
     Progressed,
     RecallDone,
@@ -182,6 +183,8 @@ class Fleet:
                 self._over(job, None, None)
             case Recalled():
                 self._recall(self.jobs[decision.request_id])
+            case MoveWanted():  # no engine here goes on with what another one began
+                self.tell(RecallTooLate(decision.request_id))
             case WakeWanted():
                 self._wake += 1
                 at = max(self.now, decision.at)

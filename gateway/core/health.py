@@ -1,0 +1,111 @@
+"""What happens to requests and scrapes, as signs of an engine's health for its circuit.
+
+A whole engine is silent when it has work, makes no output for anybody, and its counters do not
+grow: one stream alone may be preempted, and a long prompt is computed in silence. It decides what
+counts as whose fault; what follows from it is the circuit's affair.
+"""
+
+from __future__ import annotations
+
+from gateway.core.ledger import Grant
+from gateway.core.messages import Fault, Finished, Outcome
+from gateway.core.replica import Replica
+from gateway.core.state import State
+
+SILENT_S = 2.5
+"""Silence of a whole engine that means nothing yet: two scrapes and a slow step."""
+GAPS = 3.0
+"""The same, in engine steps."""
+PREFILLS = 3.0
+"""The same, in expected times of computing all prompts that have not begun."""
+
+
+def sent(replica: Replica, request_id: str, now: float) -> None:
+    """A request was granted there."""
+    replica.circuit.sent(request_id, now)
+
+
+def began(replica: Replica, request_id: str, now: float) -> None:
+    """The engine began to answer a request."""
+    replica.vital.begin(now)
+    replica.circuit.began(request_id, now)
+
+
+def heard(replica: Replica, at: float, now: float) -> bool:
+    """Output came at that instant; returns whether the replica may be used again for it."""
+    return replica.vital.hear(at) and replica.circuit.spoke(now)
+
+
+def went_back(replica: Replica, request_id: str) -> None:
+    """A request left without a verdict: busy, or recalled."""
+    replica.circuit.left(request_id)
+
+
+def ended(state: State, grant: Grant, replica: Replica, event: Finished, *, now: float) -> None:
+    """A request ended there, well or not."""
+    circuit, fault = replica.circuit, event.fault
+    if event.outcome is Outcome.DONE:
+        if grant.waiting.request.streams:
+            replica.vital.hear(now)
+        else:
+            replica.vital.begin(now)
+        circuit.succeeded(event.request_id, now)
+    elif fault is None or _is_its_own(grant, replica, fault, now):
+        circuit.left(event.request_id)
+    else:
+        if fault is Fault.REFUSED:
+            replica.vital.refuse(now)
+        _count(state, replica, event.request_id, fault=fault, now=now)
+
+
+def refused(state: State, replica: Replica, now: float) -> None:
+    """A question to the engine met nobody who listens."""
+    replica.vital.refuse(now)
+    if not replica.is_lost:
+        _count(state, replica, "", fault=Fault.REFUSED, now=now)
+
+
+def reported(state: State, replica: Replica, now: float, *, grew: bool, is_new: bool) -> None:
+    """A scrape came back, and was taken in: its counters grew, or began anew."""
+    circuit = replica.circuit
+    circuit.answered(now, is_new=is_new)
+    if grew:
+        circuit.spoke(now)
+    elif _is_silent(replica) and circuit.fell_silent(now):
+        state.wake_by(circuit.until)
+
+
+def expected_gap_s(replica: Replica) -> float:
+    """How long the whole engine may be silent, in seconds, before that is a bad sign."""
+    speed = replica.speed
+    prefill_s = replica.ledger.unstarted_prompt_tokens / speed.prefill_rate
+    return max(SILENT_S, GAPS * speed.step_s, PREFILLS * prefill_s)
+
+
+def _count(state: State, replica: Replica, request_id: str, *, fault: Fault, now: float) -> None:
+    if replica.circuit.failed(request_id, fault, now):
+        state.wake_by(replica.circuit.until)
+
+
+def _is_its_own(grant: Grant, replica: Replica, fault: Fault, now: float) -> bool:
+    """Whether a request seems to be at fault for the error that the engine answered it with.
+
+    One user whose requests always fail must not have the fleet taken from all others.
+    """
+    if fault is not Fault.SERVER_ERROR or (grant.is_started and grant.waiting.request.streams):
+        return False
+    return replica.vital.takes(now)
+
+
+def _is_silent(replica: Replica) -> bool:
+    vital, report = replica.vital, replica.report
+    if vital.still_until is None or vital.progressed_at is None or report is None:
+        return False
+    # What has begun may wait for its reader, and the engine have done with it: then it is idle.
+    is_busy = (report.running or 0) + (report.waiting or 0) > 0
+    owed = replica.ledger.grants if is_busy else replica.ledger.unstarted
+    oldest = next(iter(owed.values()), None)
+    if oldest is None:
+        return False
+    since = max(oldest.granted_at, vital.progressed_at, vital.heard_at)
+    return vital.still_until - since >= expected_gap_s(replica)
