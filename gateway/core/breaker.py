@@ -62,8 +62,8 @@ class Circuit:
     """The breaker of one replica; instants are seconds of the scheduler's clock."""
 
     __slots__ = (
-        "_failures", "_flaps", "_lost_at", "_recent", "_steady_from", "_trips", "reason",
-        "trial", "until",
+        "_failures", "_flaps", "_recent", "_steady_from", "_trips", "lost_at", "reason", "trial",
+        "until",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -81,7 +81,8 @@ class Circuit:
         """Openings, one after another, without a steady while between."""
         self._steady_from = float("-inf")
         self._flaps = 0
-        self._lost_at = float("-inf")
+        self.lost_at = float("-inf")
+        """When it last stopped to answer."""
 
     def state(self, now: float) -> Breaker:
         """As of `now`."""
@@ -173,14 +174,14 @@ class Circuit:
 
     def lost(self, now: float) -> None:
         """Nothing answers any more: what comes back is another one, or this one that flaps."""
-        self._flaps = self._flaps + 1 if now - self._lost_at < STEADY_S else 1
-        self._lost_at = now
+        self._flaps = self._flaps + 1 if now - self.lost_at < STEADY_S else 1
+        self.lost_at = now
         if self.reason is not None:
             self._close(now)
 
     def found(self, now: float) -> bool:
         """It answers again; returns whether it must rest first, having come and gone before."""
-        if self._flaps < 2 or now - self._lost_at >= STEADY_S:
+        if self._flaps < 2 or now - self.lost_at >= STEADY_S:
             return False
         self._open(FLAPPING, now, _backoff_s(BACKOFF_S, BACKOFF_MAX_S, self._flaps - 1))
         return True
@@ -196,7 +197,7 @@ class Circuit:
             "trips": self._trips,
             "steady_age_s": _age_s(self._steady_from, now),
             "flaps": self._flaps,
-            "lost_age_s": _age_s(self._lost_at, now),
+            "lost_age_s": _age_s(self.lost_at, now),
         }
 
     def restore(self, data: Mapping[str, Any], now: float) -> None:
@@ -209,7 +210,7 @@ class Circuit:
         self._trips = data["trips"]
         self._steady_from = instant_of(data["steady_age_s"], now)
         self._flaps = data["flaps"]
-        self._lost_at = instant_of(data["lost_age_s"], now)
+        self.lost_at = instant_of(data["lost_age_s"], now)
 
     def _trip(self, reason: str, now: float) -> None:
         is_steady = self.reason is None and now - self._steady_from >= STEADY_S

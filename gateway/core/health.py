@@ -50,7 +50,7 @@ def ended(state: State, grant: Grant, replica: Replica, event: Finished, *, now:
         else:
             replica.vital.begin(now)
         circuit.succeeded(event.request_id, now)
-    elif fault is None or _is_its_own(grant, replica, fault, now):
+    elif fault is None or _is_past(grant, replica) or _is_its_own(grant, replica, fault, now):
         circuit.left(event.request_id)
     else:
         if fault is Fault.REFUSED:
@@ -61,7 +61,7 @@ def ended(state: State, grant: Grant, replica: Replica, event: Finished, *, now:
 def refused(state: State, replica: Replica, now: float) -> None:
     """A question to the engine met nobody who listens."""
     replica.vital.refuse(now)
-    if not replica.is_lost:
+    if not replica.is_lost:  # then it is known already
         _count(state, replica, "", fault=Fault.REFUSED, now=now)
 
 
@@ -85,6 +85,13 @@ def expected_gap_s(replica: Replica) -> float:
 def _count(state: State, replica: Replica, request_id: str, *, fault: Fault, now: float) -> None:
     if replica.circuit.failed(request_id, fault, now):
         state.wake_by(replica.circuit.until)
+
+
+def _is_past(grant: Grant, replica: Replica) -> bool:
+    """Whether the engine that it was sent to is gone: what comes next is not to blame."""
+    refused_at = replica.vital.refused_at
+    was_left = refused_at is not None and grant.granted_at <= refused_at
+    return replica.is_lost or was_left or grant.granted_at <= replica.circuit.lost_at
 
 
 def _is_its_own(grant: Grant, replica: Replica, fault: Fault, now: float) -> bool:

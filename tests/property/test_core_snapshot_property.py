@@ -29,8 +29,10 @@ from gateway.core.messages import (
     Decision,
     DrainAsked,
     Event,
+    Fault,
     Finished,
     FirstToken,
+    MoveWanted,
     Outcome,
     PolicyChanged,
     Progressed,
@@ -39,6 +41,7 @@ from gateway.core.messages import (
     RecallTooLate,
     ReplicaFound,
     ReplicaLost,
+    ReplicaRefused,
     ReplicaRemoved,
     ReplicaReport,
     ReplicaReported,
@@ -62,6 +65,7 @@ SMALL = Bounds(
 STRICT = Policy(
     tiers=DEFAULT_TIERS, tenants=TENANTS, bounds=SMALL, ageing=Ageing(after_s=2.0, per_s=0.5),
     reserve_after_s=0.5, scaling=Scaling(hold_s=1.0, cooldown_s=2.0), hold_s=8.0,
+    migrate_running="drain",
 )  # fmt: skip
 POLICIES = {
     "strict": STRICT,
@@ -128,6 +132,7 @@ class Life:
             read_timeout_s=dice.choice((None, None, 30.0)),
             ttft_target_s=dice.choice((None, 0.25)),
             is_continuation=dice.random() < 0.08,
+            is_continuable=dice.random() < 0.7,
         )
 
     def report(self, name: str) -> ReplicaReported:
@@ -162,7 +167,8 @@ class Life:
         usage = self.dice.choice(
             (None, Usage(prompt_tokens=180, output_tokens=30), Usage(output_tokens=500))
         )
-        return Finished(request_id, outcome, usage, tpot_s)
+        fault = self.dice.choice(tuple(Fault)) if outcome is Outcome.FAILED else None
+        return Finished(request_id, outcome, usage, tpot_s, fault)
 
     def event(self) -> Event:
         """The next thing that happens, the clock moved on to when it does."""
@@ -170,7 +176,9 @@ class Life:
         self.now += dice.choice(PAUSES) / GRID
         if self.recalls and dice.random() < 0.25:
             asked = self.recalls.pop()
-            return RecallDone(asked) if dice.random() < 0.7 else RecallTooLate(asked)
+            found = first.granted.get(asked)
+            is_kept = dice.random() < 0.3 or (found is not None and found[0].is_started)
+            return RecallTooLate(asked) if is_kept else RecallDone(asked)
         granted, waiting = list(first.granted), list(first.waiting)
         kind = dice.random()
         if kind < 0.42 or not granted:
@@ -181,7 +189,9 @@ class Life:
             return FirstToken(dice.choice(granted))
         if kind < 0.70:
             on = dice.choice(list(first.replicas))
-            return Progressed(on, {each: dice.choice((3, 400)) for each in granted})
+            heard_at = dice.choice((None, self.now - 0.25, self.now))
+            tokens = {each: dice.choice((3, 400)) for each in granted}
+            return Progressed(on, tokens, heard_at)
         if kind < 0.74:
             return Cancelled(dice.choice([*granted, *waiting]))
         if kind < 0.77:
@@ -194,8 +204,10 @@ class Life:
         chance = self.dice.random()
         if chance < 0.50:
             return self.found(name)
-        if chance < 0.60:
+        if chance < 0.55:
             return ReplicaLost(name)
+        if chance < 0.62:
+            return ReplicaRefused(name)
         if chance < 0.80:
             return DrainAsked(name, self.dice.random() < 0.3)
         if chance < 0.90 and name in ("s1", "s2"):
@@ -212,7 +224,8 @@ class Life:
         for offset, other in others.items():
             echoed = other.handle(shifted(event, offset), self.now + offset)
             assert told(echoed) == told(decided), f"{event} at {self.now}"
-        self.recalls += [each.request_id for each in decided if isinstance(each, Recalled)]
+        asked = [each for each in decided if isinstance(each, Recalled | MoveWanted)]
+        self.recalls += [each.request_id for each in asked]
 
     def live(self, events: int, others: Mapping[float, Scheduler] | None = None) -> None:
         for _ in range(events):
@@ -255,6 +268,8 @@ def shifted(event: Event, offset: float) -> Event:
             return replace(event, request=replace(event.request, arrived_at=arrived_at))
         case ReplicaReported():
             return replace(event, sent_at=event.sent_at + offset)
+        case Progressed() if event.heard_at is not None:
+            return Progressed(event.replica, event.output_tokens, event.heard_at + offset)
         case _:
             return event
 

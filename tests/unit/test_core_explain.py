@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gateway.core.breaker import BACKOFF_S
 from gateway.core.explain import Explanation, closed_by, explain
 from gateway.core.gate import Closed
 from gateway.core.messages import (
@@ -14,6 +15,7 @@ from gateway.core.messages import (
     Bounced,
     DrainAsked,
     Event,
+    Fault,
     Finished,
     FirstToken,
     Granted,
@@ -230,6 +232,18 @@ def rests() -> Case:
     return ONE, story, 1.125, (1.5, Woke())
 
 
+def tripped() -> Case:
+    """Nobody listens there; after a rest one request may try."""
+    refused = Finished("run", Outcome.FAILED, fault=Fault.REFUSED)
+    story: Story = [
+        (0.0, found()),
+        (0.0, asked("run", 0.0)),
+        (1.0, refused),
+        (1.0, asked("w", 1.0)),
+    ]
+    return ONE, story, 1.5, (1.0 + BACKOFF_S, Woke())
+
+
 def queues() -> Case:
     """All slots are taken."""
     return ONE, full("w"), 2.0, (2.0, Finished("run1", Outcome.DONE))
@@ -300,7 +314,7 @@ def memory() -> Case:
 
 CASES: dict[Closed, Callable[[], Case]] = {
     Closed.UNUSABLE: unusable, Closed.ELSEWHERE: elsewhere, Closed.BUSY: rests,
-    Closed.QUEUE: queues, Closed.SPEED: slow, Closed.HEADROOM: kept_free,
+    Closed.TRIPPED: tripped, Closed.QUEUE: queues, Closed.SPEED: slow, Closed.HEADROOM: kept_free,
     Closed.LIMIT: limited, Closed.WARM_UP: warms_up, Closed.RESERVED: reserved,
     Closed.PREFILL: prefills, Closed.KV: memory,
 }  # fmt: skip

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gateway.core.breaker import BACKOFF_S
 from gateway.core.messages import Outcome, Reason, ScaleAdvised
 from gateway.core.policy import Policy, Scaling, Tier
 from tests.support.play import Play
@@ -71,7 +72,7 @@ def test_a_replica_that_flaps_with_work_on_it_keeps_its_book() -> None:
     script = Play().replica("r", slots=2).arrive_many("a", 4).lose("r").replica("r", slots=2)
     script.expect_waiting("a2").finish("a0").expect_granted("a2").lose("r")
     script.finish("a1", "a2", outcome=Outcome.FAILED).replica("r", slots=2)
-    script.expect_granted("a3")
+    script.advance(BACKOFF_S).expect_granted("a3")
     assert script.known().ledger.sequences == 1
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from gateway.core.messages import Event, ReplicaFound, ReplicaLost, ReplicaReported
+from gateway.core.messages import Event, ReplicaFound, ReplicaLost, ReplicaRefused, ReplicaReported
 from gateway.upstream.probe import ANSWER_BYTES_MAX, METRICS_BYTES_MAX, Probe
 from gateway.upstream.replicas import ReplicaAddress
 from tests.support.probing import (
@@ -82,9 +82,10 @@ async def test_two_refused_connections_are_enough() -> None:
     watch.news()
     engine.down = REFUSED
     assert (await watch.round()).up
+    assert watch.news() == [ReplicaRefused("r1")]
     asked = len(engine.asked)
     status = await watch.round()
-    assert watch.news() == [ReplicaLost("r1")]
+    assert watch.news() == [ReplicaRefused("r1"), ReplicaLost("r1")]
     assert status.last_error == "GET /metrics: connection refused"
     assert engine.asked[asked:] == ["/metrics"]
 
