@@ -13,6 +13,8 @@ from gateway.core import placement, release
 from gateway.core.kinds import Kind
 from gateway.core.messages import (
     Bounced,
+    Fault,
+    MoveWanted,
     Outcome,
     PolicyChanged,
     RecallDone,
@@ -47,14 +49,19 @@ SHAPE: dict[str, tuple[Any, ...]] = {
     "read_timeout_s": (None, None, 1.0, 30.0),
     "ttft_target_s": (None, 0.2, 9.0),
     "is_continuation": (False,) * 7 + (True,),
+    "is_continuable": (True, False),
     "route": ("chat", "embeddings"),
 }
 WORK = (*("finish", "first_token") * 3, "progress", "cancel", "bounce", "answer", "answer", "adopt")
 ANSWERS = ("give_back", "give_back", "keep", "finish", "bounce")
 OUTCOMES = (Outcome.DONE, Outcome.DONE, *Outcome)
+FAULTS = (None, *Fault)
 TPOTS_S = (None, None, 0.02, 0.5)
 LIES = ("honest", "honest", "zero", "more", "full", "nothing")
-DISTURBANCES = ("find", "find", "find", "undrain", "undrain", "learn", "lose", "drain", "remove")
+DISTURBANCES = (
+    *("find", "find", "find", "undrain", "undrain", "learn", "lose", "drain", "remove"),
+    "refuse_connections",
+)
 PAUSES_S = (0.0, 0.05, 0.1, 0.6, 0.6, 3.0, 40.0)
 
 Step = tuple[str, int, Outcome, float | None]
@@ -70,6 +77,12 @@ class Watched(Script):
     def _asked_back(self, decision: Recalled) -> None:
         super()._asked_back(decision)
         self._judge(decision, self.now)
+
+    def _asked_away(self, decision: MoveWanted) -> None:
+        assert self.scheduler.policy.migrate_running != "off", "moves are switched off"
+        asked = [at for at, id, _ in self.move_log if id == decision.request_id]
+        assert not asked or self.now - asked[-1] >= 30.0, f"{decision} comes too soon"
+        super()._asked_away(decision)
 
 
 class World:
@@ -119,9 +132,13 @@ class World:
         id = ids[number % len(ids)]
         if what == "finish":
             usage = Usage(output_tokens=number, cached_tokens=number) if number % 2 else None
-            self._do(lambda: script.finish(id, outcome=outcome, usage=usage, tpot_s=tpot_s))
+            fault = FAULTS[number % len(FAULTS)] if outcome is Outcome.FAILED else None
+            self._do(
+                lambda: script.finish(id, outcome=outcome, usage=usage, tpot_s=tpot_s, fault=fault)
+            )
         elif what == "progress":
-            self._do(lambda: script.progress(script.running[id], **{id: 10 * number}))
+            heard_at = script.now if number % 3 else None
+            self._do(lambda: script.progress(script.running[id], heard_at, **{id: 10 * number}))
         else:
             self._do(lambda: getattr(script, what)(id))
 
@@ -138,6 +155,7 @@ class World:
             "kv_capacity_tokens": 30_000,
             "itl_count": 100.0 * len(self.script.log),
             "itl_sum_s": {"more": 60.0}.get(lie, 2.0) * len(self.script.log),
+            "iterations": 7.0 if lie in ("zero", "full") else float(len(self.script.log)),
         }
         sent_at = max(0.0, self.script.now - age_s)
         told = {} if lie == "nothing" else figures

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.core.breaker import BACKOFF_S, DRAIN_REST_S, SILENT, STALL_BACKOFF_S, Breaker
 from gateway.core.health import PREFILLS, SILENT_S, expected_gap_s
-from gateway.core.messages import Fault, Outcome, Reason
+from gateway.core.messages import Fault, Outcome, Reason, WakeWanted
 from gateway.core.policy import Tier
 from gateway.core.speed import PREFILL_TOKENS_PER_S
 from gateway.core.vitality import TAKES_S
@@ -352,3 +352,10 @@ def test_a_silent_engine_is_tried_now_and_then_all_the_same() -> None:
     counted(script, 10).advance(STALL_BACKOFF_S)
     assert state(counted(script, 10)) is Breaker.HALF_OPEN
     script.arrive("q").expect_granted("q")
+
+
+def test_an_open_circuit_asks_to_be_woken() -> None:
+    """With nothing else going on nobody would look whether it may try."""
+    script = play().arrive("a").fail("a", Fault.REFUSED)
+    wakes = [each.at for each in script.log[-1][2] if isinstance(each, WakeWanted)]
+    assert wakes == [script.now + BACKOFF_S]

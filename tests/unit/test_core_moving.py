@@ -154,6 +154,7 @@ def test_balance_ends_before_it_turns_round() -> None:
         here = [id for id in moved(script) if id in script.running]
         leave(script, *here).advance(BALANCE_EVERY_S)
     assert (len(script.on("r")), len(script.on("s"))) == (3, 2)
+    assert moved(script) == ["a", "b"]
 
 
 def test_what_has_just_come_stays_for_a_while() -> None:
