@@ -115,6 +115,11 @@ class _Wire:
         """Bytes from the engine."""
         self._answering.parser.feed_data(data)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it is kept for another request that must not come."""
+        return self._tap.refuses and not self.unanswered
+
 
 class Tap:
     """Passes connections on to one engine and remembers what is said on them."""
@@ -125,6 +130,24 @@ class Tap:
         self.seen: list[Exchanged] = []
         """All requests that the gateway did not make for itself, oldest first."""
         self.port = 0
+        self.refuses = False
+        self._server: asyncio.Server | None = None
+        self._wires: dict[_Wire, asyncio.StreamWriter] = {}
+
+    async def listen(self) -> None:
+        """Accept connections, always on the same port."""
+        self.refuses = False
+        self._server = await asyncio.start_server(self.serve, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def refuse(self) -> None:
+        """Accept no more, and close what is idle; what is under way stays open."""
+        assert self._server is not None
+        self.refuses = True
+        self._server.close()
+        for wire, writer in self._wires.items():
+            if not wire.unanswered:
+                writer.transport.abort()
 
     @property
     def url(self) -> str:
@@ -139,13 +162,15 @@ class Tap:
             writer.transport.abort()
             return
         wire = _Wire(self)
+        self._wires[wire] = writer
         pumps = [
             asyncio.create_task(_pump(reader, engine_writer, wire.up)),
-            asyncio.create_task(_pump(engine_reader, writer, wire.down)),
+            asyncio.create_task(_pump(engine_reader, writer, wire.down, lambda: wire.is_over)),
         ]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            del self._wires[wire]
             for pump in pumps:
                 pump.cancel()
             engine_writer.transport.abort()
@@ -156,21 +181,23 @@ async def _pump(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
     look: Callable[[bytes], Awaitable[None]],
+    is_over: Callable[[], bool] = lambda: False,
 ) -> None:
     with suppress(ConnectionError):
         while data := await reader.read(PIECE_BYTES):
             await look(data)
             writer.write(data)
             await writer.drain()
+            if is_over():
+                return
 
 
 @asynccontextmanager
 async def tapped(engine_url: str) -> AsyncIterator[Tap]:
     """A tap before the engine, on a port of its own."""
     tap = Tap(engine_url)
-    server = await asyncio.start_server(tap.serve, "127.0.0.1", 0)
-    tap.port = server.sockets[0].getsockname()[1]
+    await tap.listen()
     try:
         yield tap
     finally:
-        server.close()
+        tap.refuse()

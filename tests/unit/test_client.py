@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from gateway.core.messages import Fault
 from gateway.upstream import client as client_module
 from gateway.upstream.client import IDLE_CONNECTIONS_MAX, IDLE_S_MAX, EngineClient
 from gateway.upstream.connection import Answer, UpstreamBrokenError
@@ -296,3 +297,57 @@ async def test_an_engine_that_speaks_no_tls_is_unreachable(
     monkeypatch.setattr(client_module, "CONNECT_TIMEOUT_S", 0.1)
     with pytest.raises(UpstreamBrokenError):
         await send(engine_client(server.url.replace("http:", "https:")))
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 1)"), Fault.REFUSED),
+        (OSError("Multiple exceptions: [Errno 111] Connect call failed ('::1', 1, 0, 0), "
+                 "[Errno 111] Connect call failed ('127.0.0.1', 1)"), Fault.REFUSED),
+        (OSError("Multiple exceptions: [Errno 101] Network is unreachable, "
+                 "[Errno 111] Connect call failed ('127.0.0.1', 1)"), Fault.CONNECT),
+        (OSError(113, "No route to host"), Fault.CONNECT),
+        (socket.gaierror(-2, "Name or service not known"), Fault.CONNECT),
+        (TimeoutError(), Fault.CONNECT),
+    ],
+)  # fmt: skip
+async def test_nobody_listens_only_where_all_addresses_refuse(
+    client: EngineClient, monkeypatch: pytest.MonkeyPatch, error: OSError, fault: Fault
+) -> None:
+    """A refusal ends the streams there: a broken route beside it must not."""
+
+    async def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", fail)
+    with pytest.raises(UpstreamBrokenError) as caught:
+        await send(client)
+    assert caught.value.fault is fault
+
+
+async def test_a_port_without_a_listener_refuses() -> None:
+    """The text of the error is what the system says."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        with pytest.raises(UpstreamBrokenError) as caught:
+            await send(engine_client(url))
+    assert caught.value.fault is Fault.REFUSED
+
+
+async def test_what_breaks_later_broke_off_unless_it_was_left(
+    server: ScriptedServer, client: EngineClient
+) -> None:
+    """Our own hanging up says nothing of the engine."""
+    server.will(then="close")
+    with pytest.raises(UpstreamBrokenError) as caught:
+        await send(client)
+    assert caught.value.fault is Fault.BROKE_OFF
+    server.will(CHUNKED_HEAD + chunk(b"half"), then="hang")
+    answer = await send(client)
+    await answer.read()
+    answer.close()
+    with pytest.raises(UpstreamBrokenError) as caught:
+        await answer.read()
+    assert caught.value.fault is None

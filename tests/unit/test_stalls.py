@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gateway.core.messages import ReplicaReport
-from gateway.runtime.stalls import BLIND_STALL_S, STALL_S, is_stalled
+from gateway.runtime.stalls import BLIND_STALL_S, REFUSED_STALL_S, STALL_S, is_stalled
 from tests.support.play import Play
 from tests.support.script import one_tier
 
@@ -86,4 +86,62 @@ def test_reports_without_counters_are_life_as_long_as_they_come() -> None:
     script = running().report("r", running=1, waiting=0).advance(60.0)
     assert stalled(script, 60.0)
     script.report("r", running=1, waiting=0)
+    assert not stalled(script, 60.0)
+
+
+@pytest.mark.parametrize(("silent_s", "expected"), [(2.9, False), (3.1, True)])
+def test_where_nobody_listens_a_silent_stream_is_waited_for_no_longer(
+    silent_s: float, expected: bool
+) -> None:
+    """A vLLM that got SIGTERM leaves its streams open and silent, and sends keep-alives."""
+    script = counted(running(), 10).advance(1.0).refuse_connections("r").advance(5.0)
+    assert stalled(script, silent_s) is expected
+
+
+def test_a_stream_that_goes_on_where_nobody_listens_is_left_alone() -> None:
+    """Told to stop with a timeout, an engine may close its door and finish what it has."""
+    script = counted(running(), 10).advance(1.0).refuse_connections("r").advance(60.0)
+    assert not stalled(script, 1.0)
+
+
+def test_the_refusal_counts_from_its_own_instant() -> None:
+    """A stream that was silent before, while its engine worked on, was preempted."""
+    script = counted(running(), 10).advance(8.0)
+    counted(script, 11).advance(1.0).refuse_connections("r").advance(REFUSED_STALL_S - 0.1)
+    assert not stalled(script, 9.0)
+    assert stalled(script.advance(0.2), 9.0)
+
+
+def test_it_counts_though_the_replica_is_lost_meanwhile() -> None:
+    """Two refusals, and the probe gives it up: the streams are still there."""
+    script = counted(running(), 10).refuse_connections("r").lose("r").advance(4.0)
+    assert stalled(script, 4.0)
+
+
+def test_what_was_sent_to_who_listens_again_is_not_left_behind() -> None:
+    """The new engine has its time like any other."""
+    script = running().advance(1.0).refuse_connections("r").lose("r").advance(1.0)
+    script.replica("r", slots=8).finish("a").arrive("a", **PROMPT).first_token("a").advance(9.0)
+    assert not stalled(script, 9.0)
+
+
+def test_a_prompt_that_may_still_be_computed_is_waited_for_there_too() -> None:
+    """80,000 tokens are ten seconds without a word."""
+    script = Play(one_tier()).replica("r", slots=8).arrive("a", prompt_tokens=80_000).advance(0.1)
+    script.refuse_connections("r").advance(29.0)
+    assert not stalled(script, 29.0, has_begun=False)
+    assert stalled(script.advance(1.1), 30.1, has_begun=False)
+
+
+def test_a_lost_replica_shows_no_life() -> None:
+    """All that it counted is forgotten: its streams must not be waited for as if blind."""
+    script = counted(running(), 10).lose("r").advance(STALL_S)
+    assert stalled(script, STALL_S)
+    assert not stalled(script, STALL_S - 0.1)
+
+
+def test_output_of_others_is_life_where_no_scrape_comes_back() -> None:
+    """A server too busy for its metrics is not frozen: this stream was preempted."""
+    script = counted(running(), 10).arrive("b").first_token("b").advance(60.0)
+    script.progress("r", script.now - 1.0, b=50)
     assert not stalled(script, 60.0)

@@ -64,15 +64,16 @@ def test_progress_is_one_event_a_replica_without_what_has_not_begun() -> None:
     """An event for each stream would cost the scheduler thousands a second."""
     relay = Carrier(
         {
-            Open("a", output_tokens=3): None,
-            Open("b", output_tokens=5): None,
+            Open("a", output_tokens=3, heard_at=7.0): None,
+            Open("b", output_tokens=5, heard_at=9.0): None,
+            Open("b2", output_tokens=2, heard_at=8.0): None,
             Open("c", "gpu1", output_tokens=7): None,
             Open("d", "gpu1"): None,
             Open("e", "gpu2"): None,
         }
     ).relay
     assert progress(relay) == [
-        Progressed("gpu0", {"a": 3, "b": 5}),
+        Progressed("gpu0", {"a": 3, "b": 5, "b2": 2}, 9.0),
         Progressed("gpu1", {"c": 7}),
     ]
 
