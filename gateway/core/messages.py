@@ -170,7 +170,7 @@ class Progressed:
     """Output tokens produced so far, batched per replica (at most four a second)."""
 
     replica: str
-    output_tokens: Mapping[str, int]
+    output_tokens: dict[str, int]
     heard_at: float | None = None
     """When the last data event of any of them came; None where nobody noted it."""
 

@@ -8,7 +8,7 @@ How a request is continued is not known here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from gateway.core.freeness import freeness
 from gateway.core.ledger import Grant
@@ -99,7 +99,7 @@ def _freeness(pool: Pool, replica: Replica) -> float:
 
 def _target(pool: Pool, grant: Grant, source: Replica, now: float) -> Replica | None:
     """Where it could begin at once by the gates of its own tier; None: nowhere."""
-    others: Sequence[Replica] = [
+    others = [
         each
         for each in list(pool.open.values())
         if each is not source and not each.waiting and pool.open_tiers(each, now)
