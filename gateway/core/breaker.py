@@ -25,8 +25,8 @@ BACKOFF_S = 2.0
 """First rest. Short, since a trial that fails is tried elsewhere, unseen by its client."""
 BACKOFF_MAX_S = 30.0
 """Longest rest: the patience of the most impatient tier by default."""
-STALL_BACKOFF_S = 30.0
-"""First rest of an engine that stands still: there a trial costs its request the stall bound."""
+STALL_BACKOFF_S = 10.0
+"""First rest of an engine that stands still: there a trial costs its request some seconds."""
 STALL_BACKOFF_MAX_S = 300.0
 DRAIN_REST_S = 30.0
 """Rest of an engine that says it shuts down: Kubernetes kills it after as long by default."""

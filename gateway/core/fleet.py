@@ -62,7 +62,7 @@ def reported(state: State, event: ReplicaReported, *, now: float, out: list[Deci
     if replica is None or replica.is_lost:
         return
     replica.pass_time(now)
-    grew, is_new = replica.take_report(
+    did, is_new = replica.take_report(
         event.report,
         sent_at=event.sent_at,
         now=now,
@@ -70,7 +70,7 @@ def reported(state: State, event: ReplicaReported, *, now: float, out: list[Deci
         interval_s=state.policy.scrape_interval_s,
         target_s=state.policy.tiers[0].tpot_limit_ms / 1e3,
     )
-    health.reported(state, replica, now, grew=grew, is_new=is_new)
+    health.reported(state, replica, now, did=did, is_new=is_new)
     pool = state.pool_by_replica.get(event.replica)
     if pool is not None and replica.ledger.unstarted and replica.waiting:
         pool.has_queued = True

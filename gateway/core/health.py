@@ -65,11 +65,11 @@ def refused(state: State, replica: Replica, now: float) -> None:
         _count(state, replica, "", fault=Fault.REFUSED, now=now)
 
 
-def reported(state: State, replica: Replica, now: float, *, grew: bool, is_new: bool) -> None:
-    """A scrape came back, and was taken in: its counters grew, or began anew."""
+def reported(state: State, replica: Replica, now: float, *, did: bool, is_new: bool) -> None:
+    """A scrape came back, and was taken in: the engine did something, or was started anew."""
     circuit = replica.circuit
     circuit.answered(now, is_new=is_new)
-    if grew:
+    if did:
         circuit.spoke(now)
     elif _is_silent(replica) and circuit.fell_silent(now):
         state.wake_by(circuit.until)

@@ -19,8 +19,8 @@ class Vitality:
     """When one engine last did what."""
 
     __slots__ = (
-        "_counters", "_is_refusing", "began_at", "heard_at", "progressed_at", "refused_at",
-        "still_until",
+        "_counters", "_gauges", "_is_refusing", "began_at", "heard_at", "progressed_at",
+        "refused_at", "still_until",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -32,6 +32,7 @@ class Vitality:
     def forget(self) -> None:
         """Another engine may be there now; that connections were refused is remembered."""
         self._counters: tuple[float | None, ...] = ()
+        self._gauges: tuple[float | None, ...] = ()
         self.progressed_at: float | None = None
         """When its counters last grew, or the first report came; None while there was none."""
         self.still_until: float | None = None
@@ -63,9 +64,15 @@ class Vitality:
             self._is_refusing, self.refused_at = True, now
 
     def take(self, report: ReplicaReport, *, sent_at: float, now: float) -> tuple[bool, bool]:
-        """A scrape came, asked for at `sent_at`: (its counters grew, they began anew)."""
+        """A scrape came, asked for at `sent_at`: (the engine did something, it was started anew).
+
+        It did where a counter grew, or a gauge moved: an engine that goes on after a pause may
+        have nothing left to do but to drop what was given up meanwhile.
+        """
         counters = (report.iterations, report.prompt_tokens, report.generation_tokens)
         before, self._counters = self._counters, counters
+        gauges = (report.running, report.waiting, report.kv_use)
+        shown, self._gauges = self._gauges, gauges
         self._is_refusing = False
         pairs = [
             (one, other)
@@ -78,15 +85,17 @@ class Vitality:
         else:
             self.still_until = sent_at
         is_new = any(other < one for one, other in pairs)
-        grew = not is_new and any(other > one for one, other in pairs)
-        if grew:
+        has_shown = any(each is not None for each in shown)
+        did = any(other > one for one, other in pairs) or (has_shown and shown != gauges)
+        if did and not is_new:
             self.refused_at = None  # it was there all the time
-        return grew, is_new
+        return did and not is_new, is_new
 
     def snapshot(self, now: float) -> dict[str, Any]:
         """All of it, as plain values."""
         return {
             "counters": [finite(each) for each in self._counters],
+            "gauges": [finite(each) for each in self._gauges],
             "is_refusing": self._is_refusing,
             "refused_age_s": age_s(self.refused_at, now),
             "progressed_age_s": age_s(self.progressed_at, now),
@@ -98,6 +107,7 @@ class Vitality:
     def restore(self, data: Mapping[str, Any], now: float) -> None:
         """Go on at `now` from what `snapshot` gave, perhaps under another clock."""
         self._counters = tuple(data["counters"])
+        self._gauges = tuple(data["gauges"])
         self._is_refusing = data["is_refusing"]
         self.refused_at = known_instant(data["refused_age_s"], now)
         self.progressed_at = known_instant(data["progressed_age_s"], now)

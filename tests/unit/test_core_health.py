@@ -139,7 +139,8 @@ def test_a_trial_that_fails_lets_the_next_try_after_a_longer_rest() -> None:
 
 def test_whose_patience_ends_first_is_told_so() -> None:
     """It waits as for any full fleet, and no longer."""
-    script = play().arrive("a").fail("a", Fault.STALLED).arrive("q").advance(PATIENCE_S + 0.1)
+    script = play().arrive("a").fail("a", Fault.STALLED)
+    script.arrive("q", patience_s=STALL_BACKOFF_S / 2).advance(STALL_BACKOFF_S / 2 + 0.1)
     script.expect_refused("q", reason=Reason.PATIENCE_SPENT)
 
 

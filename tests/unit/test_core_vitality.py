@@ -109,3 +109,12 @@ def test_what_was_seen_travels() -> None:
     other.restore(vital.snapshot(4.0), 104.0)
     assert other.snapshot(104.0) == vital.snapshot(4.0)
     assert (other.refused_at, other.heard_at, other.still_until) == (103.0, 102.5, 102.0)
+
+
+def test_a_gauge_that_moves_is_something_done() -> None:
+    """SIGCONT: all that it had was given up meanwhile, and it drops that without a step."""
+    vital = Vitality()
+    assert scraped(vital, 1.0, iterations=9.0, running=2, waiting=1) == (False, False)
+    assert scraped(vital, 2.0, iterations=9.0, running=2, waiting=1) == (False, False)
+    assert scraped(vital, 3.0, iterations=9.0, running=2, waiting=0) == (True, False)
+    assert vital.progressed_at == 1.0

@@ -4,8 +4,16 @@ from typing import Any
 
 import pytest
 
-from gateway.core.messages import ReplicaReport
-from gateway.runtime.stalls import BLIND_STALL_S, REFUSED_STALL_S, STALL_S, is_stalled
+from gateway.core.breaker import STALL_BACKOFF_S
+from gateway.core.health import SILENT_S
+from gateway.core.messages import Fault, ReplicaReport
+from gateway.runtime.stalls import (
+    BLIND_STALL_S,
+    REFUSED_STALL_S,
+    STALL_S,
+    TRIAL_STALL_S,
+    is_stalled,
+)
 from tests.support.play import Play
 from tests.support.script import one_tier
 
@@ -145,3 +153,15 @@ def test_output_of_others_is_life_where_no_scrape_comes_back() -> None:
     script = counted(running(), 10).arrive("b").first_token("b").advance(60.0)
     script.progress("r", script.now - 1.0, b=50)
     assert not stalled(script, 60.0)
+
+
+def test_a_trial_of_an_engine_that_stood_still_is_soon_over() -> None:
+    """Ten seconds for each try would cost somebody a minute in an hour of outage."""
+    script = counted(running(), 10).advance(SILENT_S)
+    counted(script, 10).fail("a", Fault.STALLED).advance(STALL_BACKOFF_S).arrive(
+        "t"
+    ).expect_granted("t")
+    script.arrive("u").expect_waiting("u").advance(TRIAL_STALL_S)
+    given = {"silent_since": script.now - TRIAL_STALL_S, "has_begun": False, "now": script.now}
+    assert is_stalled(script.scheduler, "t", **given)  # type: ignore[arg-type]  # free keywords
+    script.fail("t", Fault.STALLED).expect_waiting("u")
