@@ -5,6 +5,7 @@ import gc
 import logging
 import signal
 from types import FrameType
+from typing import Any, cast
 
 import uvicorn
 from rich.console import Console
@@ -52,7 +53,7 @@ def server_config(gateway: Gateway, *, host: str, port: int) -> uvicorn.Config:
         host=host,
         port=port,
         loop="uvloop",
-        http=ClientConnection,
+        http=cast(Any, ClientConnection),
         ws="none",
         lifespan="on",
         access_log=False,  # 42 us a request; the request log says more

@@ -10,6 +10,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 from errno import ECONNREFUSED
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from gateway.core.messages import Fault
@@ -121,15 +122,7 @@ class EngineClient:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(
-                        buffer_bytes_max=self._buffer_bytes_max,
-                        on_idle=self._rested,
-                        heard=self._heard,
-                        clock=self._clock,
-                    ),
-                    self._host,
-                    self._port,
-                    ssl=self._ssl,
+                    self._new_connection, self._host, self._port, ssl=self._ssl
                 )
         except TimeoutError as error:
             raise UpstreamBrokenError(
@@ -139,7 +132,15 @@ class EngineClient:
             raise UpstreamBrokenError(
                 f"cannot connect: {error}", is_fresh=True, fault=_fault_of(error)
             ) from error
-        return connection
+        return cast(Connection, connection)
+
+    def _new_connection(self) -> Any:
+        return Connection(
+            buffer_bytes_max=self._buffer_bytes_max,
+            on_idle=self._rested,
+            heard=self._heard,
+            clock=self._clock,
+        )
 
     def _rested(self, connection: Connection, is_alive: bool) -> None:
         if not is_alive:

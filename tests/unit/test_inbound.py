@@ -23,7 +23,9 @@ class Client:
     """A client of `app` on a connection that is looked at write by write."""
 
     def __init__(self, app: App) -> None:
-        config = Config(cast(Any, app), http=ClientConnection, ws="none", log_config=None)
+        config = Config(
+            cast(Any, app), http=cast(Any, ClientConnection), ws="none", log_config=None
+        )
         config.load()
         self.socket = Socket()
         state = ServerState()
