@@ -236,3 +236,16 @@ async def test_a_replica_that_comes_and_goes_must_rest(pair: House) -> None:
         await eventually(lambda: not first.is_lost)
     says = await told(pair, 0)
     assert (says["up"], says["breaker"], says["breaker_reason"]) == (True, "open", "flapping")
+
+
+async def test_one_request_is_tried_on_three_engines_and_on_none_twice() -> None:
+    """Each try is somebody's slot, and one that failed it would fail it again."""
+    async with house(FAST, FAST, FAST, FAST) as four:
+        for engine in four.engines:
+            engine.faults.inject("error-500")
+        answer = await four.post(STREAM)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_failed")
+        assert sorted(len(tap.seen) for tap in four.taps) == [0, 1, 1, 1]
+        assert len({each.header["x-request-id"] for each in four.seen}) == 3
+        record = await four.settle()
+        assert record.attempts == 3

@@ -32,6 +32,13 @@ def load(tmp_path: Path) -> Loading:
 # --- what comes out -----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("mode", ["off", '"off"', "drain", "balance"])
+def test_running_requests_are_moved_as_far_as_one_says(load: Loading, mode: str) -> None:
+    """YAML reads a bare `off` as false, and an operator means the word."""
+    policy = load(REPLICA + f"scheduling: {{migrate_running: {mode}}}").policy()
+    assert policy.migrate_running == mode.strip('"')
+
+
 def test_one_replica_url_is_enough() -> None:
     """The newcomer with one vLLM writes no file at all."""
     settings = load_settings(
