@@ -60,9 +60,9 @@ def body_of(client: Client) -> dict[str, Any]:
     return body
 
 
-def request_of(client: Client) -> bytes:
+def request_of(client: Client, **more: object) -> bytes:
     """The bytes that it sends."""
-    body = json.dumps({**body_of(client), "user": client.user}).encode()
+    body = json.dumps({**body_of(client), "user": client.user, **more}).encode()
     head = (
         f"POST {path_of(client)} HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n"
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"

@@ -7,7 +7,7 @@ left over then is the gateway's own doing.
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 
@@ -30,6 +30,13 @@ SERVE = (
     "port, slots, speed = sys.argv[1:]\n"
     "sys.exit(serve(EmulatorOptions(port=int(port), max_num_seqs=int(slots), speed=float(speed))))"
 )
+
+
+async def until(look: Callable[[], Awaitable[bool]], within_s: float) -> None:
+    """Wait until `look` says so. Raises TimeoutError."""
+    async with asyncio.timeout(within_s):
+        while not await look():  # noqa: ASYNC110 - what is looked at is another process
+            await asyncio.sleep(0.03)
 
 
 def options_of(engine: Engine, port: int = 0) -> EmulatorOptions:
@@ -106,9 +113,7 @@ class Process:
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", SERVE, str(self.port), slots, speed)
         )
-        async with asyncio.timeout(START_S_MAX):
-            while not await self._answers():  # noqa: ASYNC110 - another process
-                await asyncio.sleep(0.05)
+        await until(self._answers, START_S_MAX)
 
     async def kill(self) -> None:
         """SIGKILL."""
@@ -182,9 +187,10 @@ class Replica:
 
     async def idle(self, within_s: float) -> None:
         """Wait until it works on nothing. Raises TimeoutError."""
-        async with asyncio.timeout(within_s):
-            while await self.engine.busy():  # noqa: ASYNC110 - another process
-                await asyncio.sleep(0.02)
+        await until(self._is_idle, within_s)
+
+    async def _is_idle(self) -> bool:
+        return not await self.engine.busy()
 
 
 @asynccontextmanager

@@ -134,8 +134,8 @@ def _of_stream(seen: Seen, right: Told) -> list[str]:
     if told.errors:
         if told.errors > 1:
             faults.append(f"{told.errors} error events")
-        if told.reasons:
-            faults.append("an error event and a finish reason")
+        if told.reasons and told.text != right.text:
+            faults.append("an error event after the end of half an answer")
         if not right.text.startswith(told.text):
             faults.append(f"before the error other text: {told.text!r} of {right.text!r}")
         return faults

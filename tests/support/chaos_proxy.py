@@ -96,8 +96,7 @@ class Line:
                 if answers:
                     await self._answer(writer, data)
                 else:
-                    writer.write(data)
-                    await writer.drain()
+                    await _passed(writer, data)
 
     async def _answer(self, writer: asyncio.StreamWriter, data: bytes) -> None:
         while data:
@@ -111,11 +110,17 @@ class Line:
                 self._answered += size
             else:
                 self._answered = 0
-            writer.write(data[:size])
-            await writer.drain()
+            await _passed(writer, data[:size])
             data = data[size:]
             if trouble.one_byte:
                 await asyncio.sleep(ONE_BYTE_PAUSE_S)
+
+
+async def _passed(writer: asyncio.StreamWriter, data: bytes) -> None:
+    if writer.is_closing():
+        raise ConnectionResetError
+    writer.write(data)
+    await writer.drain()
 
 
 class ChaosProxy:
