@@ -120,7 +120,7 @@ def schedule(seed: int) -> Schedule:
         )
         for number in range(chance.randint(ENGINES_MIN, ENGINES_MAX))
     )
-    clients = [_client(chance) for _ in range(chance.randint(CLIENTS_MIN, CLIENTS_MAX))]
+    clients = [drawn_client(chance) for _ in range(chance.randint(CLIENTS_MIN, CLIENTS_MAX))]
     faults = [_fault(chance, engines) for _ in range(chance.randint(FAULTS_MIN, FAULTS_MAX))]
     return Schedule(
         seed=seed,
@@ -130,7 +130,8 @@ def schedule(seed: int) -> Schedule:
     )
 
 
-def _client(chance: random.Random) -> Client:
+def drawn_client(chance: random.Random) -> Client:
+    """One request of a mixed load."""
     streams = chance.random() < 0.7
     manner = chance.choices(MANNERS, MANNER_WEIGHTS)[0]
     return Client(

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.chaos.clients import Seen, ask
 from tests.chaos.conftest import Say
 from tests.chaos.fleet import Local, running_fleet
 from tests.chaos.judge import Oracle, faults_of, is_served
-from tests.chaos.schedule import LENGTHS, TIERS, WORDS, Client, Engine
+from tests.chaos.schedule import Client, Engine, drawn_client
 from tests.support.gateway import Running, eventually, running_gateway
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
@@ -26,20 +27,8 @@ AWAY_S = 0.3
 
 
 def asked_by(chance: random.Random, number: int) -> Client:
-    """One request of a mixed load."""
-    streams = chance.random() < 0.8
-    return Client(
-        at_s=0.0,
-        manner="reads",
-        streams=streams,
-        tells_usage=chance.random() < 0.5,
-        is_chat=chance.random() < 0.75,
-        tier=chance.choice(TIERS),
-        user=f"u{number}",
-        words=chance.choice(WORDS),
-        max_tokens=chance.choice(LENGTHS),
-        leaves_after_s=0.0,
-    )
+    """One request of a mixed load, of somebody who waits for its end."""
+    return replace(drawn_client(chance), manner="reads", user=f"u{number}")
 
 
 async def test_a_rolling_drain_under_load_fails_nobody(say: Say) -> None:
