@@ -71,10 +71,13 @@ def request_of(client: Client, **more: object) -> bytes:
     return head.encode() + body
 
 
-async def ask(port: int, client: Client, over: asyncio.Event) -> Seen:
-    """Send its request and see what comes; when `over` is set it leaves, whatever it wants."""
+async def ask(port: int, client: Client, over: asyncio.Event, seen: Seen | None = None) -> Seen:
+    """Send its request and see what comes; when `over` is set it leaves, whatever it wants.
+
+    `seen` is filled as it comes, for who looks on meanwhile.
+    """
     loop = asyncio.get_running_loop()
-    seen = Seen(client)
+    seen = Seen(client) if seen is None else seen
     with socket.socket() as raw:
         if client.manner in ("slow", "never"):
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)

@@ -19,12 +19,12 @@ from tests.support.chaos_proxy import NONE
 from tests.support.gateway import Running, eventually, running_gateway
 from tests.support.house import AheadClock, settled_by
 
-SETTLE_S = 2.0
-"""After everything is well again, answers get so long to come by themselves."""
-AHEAD_S = 61.0
+QUIET_S = 2.5
+"""After everything is well again, answers come by themselves until nothing more has come for so
+long."""
+AHEAD_S, AHEAD_TIMES = 61.0, 4
 """Then the gateway's clock is put forward, so that what hangs has hung for longer than any bound of
 it; more than once, since the first time its last report of progress may still be on the way."""
-AHEAD_TIMES, AHEAD_EVERY_S = 4, 2.5
 FREE_S = 8.0
 BACK_S = 15.0
 """Every replica is used again after so long."""
@@ -92,7 +92,8 @@ async def _stage(plan: Schedule) -> AsyncIterator[Stage]:
 async def _run(stage: Stage, plan: Schedule) -> list[Seen]:
     """All clients and all faults; returns when the last client has its end."""
     over = asyncio.Event()
-    asking = [asyncio.ensure_future(_ask(stage, each, over)) for each in plan.clients]
+    seens = [Seen(each) for each in plan.clients]
+    asking = [asyncio.ensure_future(_ask(stage, each, over)) for each in seens]
     patient = [
         task
         for task, client in zip(asking, plan.clients, strict=True)
@@ -104,18 +105,30 @@ async def _run(stage: Stage, plan: Schedule) -> list[Seen]:
         striking.create_task(asyncio.sleep(max(each.at_s for each in plan.clients)))
     for replica in stage.fleet:
         await replica.heal()
-    _, hanging = await asyncio.wait(patient, timeout=SETTLE_S)
+    await _quiet(stage, patient, seens)
     for _ in range(AHEAD_TIMES):
-        if hanging:
-            stage.clock.lead_s += AHEAD_S
-            _, hanging = await asyncio.wait(patient, timeout=AHEAD_EVERY_S)
+        if all(each.done() for each in patient):
+            break
+        stage.clock.lead_s += AHEAD_S
+        await _quiet(stage, patient, seens)
     over.set()
-    return await asyncio.gather(*asking)
+    await asyncio.gather(*asking)
+    return seens
 
 
-async def _ask(stage: Stage, client: Client, over: asyncio.Event) -> Seen:
-    await asyncio.sleep(client.at_s)
-    return await ask(stage.port, client, over)
+async def _ask(stage: Stage, seen: Seen, over: asyncio.Event) -> None:
+    await asyncio.sleep(seen.client.at_s)
+    await ask(stage.port, seen.client, over, seen)
+
+
+async def _quiet(stage: Stage, patient: "list[asyncio.Task[None]]", seens: list[Seen]) -> None:
+    """Wait until all have their end, or nothing comes any more but comments."""
+    before = -1
+    while before < (now := len(stage.records) + sum(each.raw.count(b"data: ") for each in seens)):
+        before = now
+        _, hanging = await asyncio.wait(patient, timeout=QUIET_S)
+        if not hanging:
+            return
 
 
 async def _strike(stage: Stage, fault: Fault) -> None:
