@@ -146,6 +146,8 @@ class Exchange:
         fault = self._faults.get(FaultKind.DRIBBLE)
         pause_s = 0.0 if fault is None else fault.value / 1000
         for at in range(len(data)):
+            if self.connection.is_lost:
+                raise ClientGone
             byte = data[at : at + 1]
             await self._send({"type": "http.response.body", "body": byte, "more_body": True})
             await asyncio.sleep(pause_s)

@@ -85,7 +85,7 @@ async def test_the_first_tier_keeps_its_targets_beyond_capacity(
     assert {each.status for each in refused} <= {429, 503}
     assert all(each.retry_after for each in refused)
     assert share(timings, "critical") >= share(timings, "standard") >= share(timings, "background")
-    assert all(each.is_complete for each in timings if each.status == 200)
+    assert all(each.is_complete != each.is_error for each in timings)
     assert ready_s < READY_S_MAX
     assert max(sizes) - sizes[0] < GROWTH_MB_MAX
     if seconds >= 3 * WARM_S:  # a trend of seconds says nothing about hours

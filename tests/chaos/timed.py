@@ -19,6 +19,9 @@ class Timing:
     ttft_s: float | None
     tpot_s: float | None
     is_complete: bool
+    is_error: bool
+    """Whether it was told that it failed: by its status, or by one event of a stream that had begun
+    while it waited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,7 @@ async def timed(port: int, stream: Stream, user: str) -> Timing:
         async with asyncio.timeout(ANSWER_S_MAX):
             while piece := await reader.read(1 << 16):
                 raw += piece
-                if first_at is None and b"data: {" in raw:
+                if first_at is None and b'data: {"id"' in raw:
                     first_at = monotonic()
     finally:
         writer.close()
@@ -68,6 +71,7 @@ async def timed(port: int, stream: Stream, user: str) -> Timing:
         tpot_s=(monotonic() - first_at) / (stream.tokens - 1)
         if has_begun and first_at is not None
         else None,
+        is_error=status != 200 or raw.count(b'data: {"error"') == 1,
         is_complete=has_begun and b"data: [DONE]" in raw and b'{"error"' not in raw,
     )
 
