@@ -31,6 +31,8 @@ PROCESS_EVERY = 10
 """So often the one that dies is a process, and dies of SIGKILL."""
 AT_ONCE = 2
 SHARE_MIN = 0.99
+STRUCK_MIN = 0.3
+"""Of all streams, those that were on the engine that died."""
 SHOWN = 5
 
 
@@ -60,12 +62,14 @@ async def test_streams_of_a_dead_engine_go_on_elsewhere_token_for_token(
     trials = request.config.getoption("--trials", default=100)
     only = request.config.getoption("--seed", default=None)
     seeds = iter(range(trials) if only is None else [only])
-    served, total, wrong, began_at = Counter[str](), 0, list[str](), monotonic()
+    served, struck = Counter[str](), Counter[str]()
+    total, wrong, began_at = 0, list[str](), monotonic()
 
     async def carry_out() -> None:
         nonlocal total
         for seed in seeds:
-            way, seens = await one_trial(seed, oracle)
+            way, seens, there = await one_trial(seed, oracle)
+            struck[way] += there
             faults = [
                 f"{fault}; seed {seed}" for each in seens for fault in faults_of(each, oracle)
             ]
@@ -77,13 +81,20 @@ async def test_streams_of_a_dead_engine_go_on_elsewhere_token_for_token(
         for _ in range(AT_ONCE):
             tasks.create_task(carry_out())
     share = served.total() / total
-    say(f"{served.total()} of {total} streams whole in {monotonic() - began_at:.0f} s: {served}")
+    say(
+        f"{served.total()} of {total} streams whole in {monotonic() - began_at:.0f} s: {served}\n"
+        f"    of which were where an engine died: {struck}"
+    )
     assert not wrong, "\n".join(("", *wrong[:SHOWN], 'again: make chaos ARGS="-k token --seed N"'))
     assert share >= SHARE_MIN
+    assert struck.total() >= total * STRUCK_MIN, "too few were there to tell anything"
 
 
-async def one_trial(seed: int, oracle: Oracle) -> tuple[str, list[Seen]]:
-    """Streams on two engines, one of which dies; in which way, and what the clients saw."""
+async def one_trial(seed: int, oracle: Oracle) -> tuple[str, list[Seen], int]:
+    """Streams on two engines, one of which dies.
+
+    Returns in which way, what the clients saw, and how many streams were there.
+    """
     chance = random.Random(seed)
     is_process = seed % PROCESS_EVERY == 0
     way = "SIGKILL" if is_process else chance.choice(WAYS)
@@ -113,6 +124,7 @@ async def one_trial(seed: int, oracle: Oracle) -> tuple[str, list[Seen]]:
             port = int(running.url.rpartition(":")[2])
             asking = [asyncio.ensure_future(ask(port, each, asyncio.Event())) for each in clients]
             await asyncio.sleep(0.2 + chance.random() * 0.8)
+            there = running.gateway.scheduler.replicas[fleet[0].name].ledger.sequences
             if way in ("kill", "SIGKILL"):
                 await fleet[0].engine.kill()
             else:
@@ -121,4 +133,4 @@ async def one_trial(seed: int, oracle: Oracle) -> tuple[str, list[Seen]]:
             seens = await asyncio.gather(*asking)
             await eventually(lambda: not running.in_flight)
             await fleet[1].idle(5.0)
-    return way, seens
+    return way, seens, there
