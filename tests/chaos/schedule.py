@@ -100,15 +100,18 @@ class Schedule:
     engines: tuple[Engine, ...]
     clients: tuple[Client, ...]
     faults: tuple[Fault, ...]
+    continues: bool = False
+    """Whether broken streams are to go on elsewhere."""
 
     def __str__(self) -> str:
         head = f"seed {self.seed}: {len(self.engines)} engines, {len(self.clients)} clients"
+        head += ", streams go on elsewhere" * self.continues
         engines = [f"  engine {number}: {each}" for number, each in enumerate(self.engines)]
         return "\n".join([head, *engines, *(f"  {each}" for each in self.faults)])
 
 
-def schedule(seed: int) -> Schedule:
-    """The trial of that number."""
+def schedule(seed: int, *, can_continue: bool = False) -> Schedule:
+    """The trial of that number; every other one lets streams go on elsewhere, where that can be."""
     chance = random.Random(seed)
     has_process = chance.random() < CHILD_SHARE
     engines = tuple(
@@ -124,6 +127,7 @@ def schedule(seed: int) -> Schedule:
     faults = [_fault(chance, engines) for _ in range(chance.randint(FAULTS_MIN, FAULTS_MAX))]
     return Schedule(
         seed=seed,
+        continues=can_continue and seed % 2 == 1,
         engines=engines,
         clients=tuple(sorted(clients, key=lambda each: each.at_s)),
         faults=tuple(sorted(faults, key=lambda each: each.at_s)),

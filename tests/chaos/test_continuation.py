@@ -10,7 +10,7 @@ import pytest
 
 from gateway.emulator.options import EmulatorOptions
 from gateway.emulator.server import running_emulator
-from gateway.settings import SettingsError, load_settings
+from tests.chaos.abilities import can_continue, tiers
 from tests.chaos.clients import Seen, ask
 from tests.chaos.conftest import Say
 from tests.chaos.fleet import Process, running_fleet
@@ -20,7 +20,6 @@ from tests.support.gateway import eventually, running_gateway
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1_200)]
 
-TIERS = [{"name": "standard", "continuation": True}]
 STREAMS = 16
 SLOTS = 16
 TOKENS = 120
@@ -39,11 +38,8 @@ SHOWN = 5
 @pytest.fixture(scope="module", autouse=True)
 def _can_continue() -> None:
     """Skip where the product cannot do it yet."""
-    try:
-        load_settings(config=None, environ={}, overrides={"replicas": ("x",), "tiers": TIERS})
-    except SettingsError as error:
-        if "continuation" in str(error):
-            pytest.skip("there is no setting tiers[].continuation")
+    if not can_continue():
+        pytest.skip("there is no setting tiers[].continuation")
 
 
 @pytest.fixture
@@ -120,7 +116,7 @@ async def one_trial(seed: int, oracle: Oracle) -> tuple[str, list[Seen], int]:
     ]
     async with running_fleet(engines) as fleet:
         urls = [{"url": each.url, "max_num_seqs": SLOTS} for each in fleet]
-        async with running_gateway(*urls, tiers=TIERS, service_tiers={}) as running:
+        async with running_gateway(*urls, tiers=tiers(continuation=True)) as running:
             port = int(running.url.rpartition(":")[2])
             asking = [asyncio.ensure_future(ask(port, each, asyncio.Event())) for each in clients]
             await asyncio.sleep(0.2 + chance.random() * 0.8)

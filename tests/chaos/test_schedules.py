@@ -9,6 +9,7 @@ import pytest
 
 from gateway.emulator.options import EmulatorOptions
 from gateway.emulator.server import running_emulator
+from tests.chaos.abilities import can_continue
 from tests.chaos.conftest import Say
 from tests.chaos.judge import Oracle
 from tests.chaos.schedule import schedule
@@ -37,7 +38,8 @@ async def test_whatever_goes_wrong_nothing_is_lost(
 
     async def carry_out() -> None:
         for seed in left:
-            verdict = await carried_out(schedule(seed), oracle)
+            plan = schedule(seed, can_continue=can_continue())
+            verdict = await carried_out(plan, oracle)
             verdicts.append(verdict)
 
     with complaints() as logged:

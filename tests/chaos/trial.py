@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from gateway.core import invariants
 from gateway.core.messages import DrainAsked
 from gateway.telemetry.record import SettledRequest
+from tests.chaos.abilities import tiers
 from tests.chaos.books import Books
 from tests.chaos.clients import Seen, ask
 from tests.chaos.fleet import Process, Replica, running_fleet
@@ -79,7 +80,8 @@ async def _stage(plan: Schedule) -> AsyncIterator[Stage]:
     clock = AheadClock()
     async with running_fleet(plan.engines) as fleet:
         urls = [each.url for each in fleet]
-        async with running_gateway(*urls, clock=clock, keepalive_after_s=1.0) as running:
+        settings = {"keepalive_after_s": 1.0, "tiers": tiers(continuation=plan.continues)}
+        async with running_gateway(*urls, clock=clock, **settings) as running:  # type: ignore[arg-type]  # free keywords
             books = Books(running.gateway.scheduler)
             running.gateway.dispatcher.scheduler = books  # type: ignore[assignment]  # all that is used of it
             try:
