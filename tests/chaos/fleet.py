@@ -21,7 +21,7 @@ from tests.e2e.processes import free_port
 from tests.support.chaos_proxy import NONE, ChaosProxy, chaos_proxy
 
 MODEL = "emulated"
-START_S_MAX = 20.0
+START_S_MAX = 60.0
 EXIT_S_MAX = 10.0
 SERVE = (
     "import sys\n"

@@ -26,8 +26,11 @@ long."""
 AHEAD_S, AHEAD_TIMES = 61.0, 4
 """Then the gateway's clock is put forward, so that what hangs has hung for longer than any bound of
 it; more than once, since the first time its last report of progress may still be on the way."""
-FREE_S = 8.0
-BACK_S = 15.0
+READY_S = 60.0
+"""Generous, as all bounds here: on a machine with a hundred other things to do nothing is lost,
+either."""
+FREE_S = 20.0
+BACK_S = 40.0
 """Every replica is used again after so long."""
 
 
@@ -81,11 +84,14 @@ async def _stage(plan: Schedule) -> AsyncIterator[Stage]:
     async with running_fleet(plan.engines) as fleet:
         urls = [each.url for each in fleet]
         settings = {"keepalive_after_s": 1.0, "tiers": tiers(continuation=plan.continues)}
-        async with running_gateway(*urls, clock=clock, **settings) as running:  # type: ignore[arg-type]  # free keywords
+        gateway = running_gateway(*urls, wait_ready=False, clock=clock, **settings)  # type: ignore[arg-type]  # free keywords
+        async with gateway as running:
             books = Books(running.gateway.scheduler)
             running.gateway.dispatcher.scheduler = books  # type: ignore[assignment]  # all that is used of it
             try:
-                yield Stage(fleet, running, clock, books, settled_by(running))
+                stage = Stage(fleet, running, clock, books, settled_by(running))
+                await eventually(lambda: stage.usable() == len(fleet), READY_S)
+                yield stage
             finally:
                 for replica in fleet:
                     await replica.heal()
