@@ -1,6 +1,7 @@
 """The scheduler's books, kept a second time from what it is told and what it decides.
 
-Every request that arrived ends exactly once, in one of four ways; nothing is granted twice.
+Every request that arrived ends exactly once, in one of four ways; nothing is granted twice, and no
+id comes again that an engine may have seen.
 """
 
 from collections import Counter
@@ -34,6 +35,7 @@ class Books:
         """done, failed, refused, cancelled."""
         self.wrong: list[str] = []
         self._granted: set[str] = set()
+        self._seen: set[str] = set()
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._scheduler, name)
@@ -48,6 +50,7 @@ class Books:
                     if request_id in self._granted:
                         self.wrong.append(f"{request_id} was granted twice")
                     self._granted.add(request_id)
+                    self._seen.add(request_id)
                 case Refused(request_id):
                     self._end(request_id, "refused")
         return decisions
@@ -55,10 +58,11 @@ class Books:
     def balance(self) -> list[str]:
         """What does not add up, once nothing is left."""
         wrong = list(self.wrong)
-        wrong += [f"{each} arrived {n} times" for each, n in self.arrived.items() if n != 1]
-        wrong += [f"{each} ended {n} times" for each, n in self.ended.items() if n != 1]
-        wrong += [f"{each} never ended" for each in self.arrived if each not in self.ended]
-        wrong += [f"{each} ended and never arrived" for each in self.ended.keys() - self.arrived]
+        wrong += [
+            f"{each} arrived {self.arrived[each]} times and ended {self.ended[each]} times"
+            for each in self.arrived.keys() | self.ended.keys()
+            if self.arrived[each] != self.ended[each]
+        ]
         if self.arrived.total() != self.ways.total():
             wrong.append(f"{self.arrived.total()} arrived, but {dict(self.ways)}")
         return wrong
@@ -66,6 +70,10 @@ class Books:
     def _heard(self, event: Event) -> None:
         match event:
             case Arrived(request):
+                if request.id in self._seen:
+                    self.wrong.append(f"{request.id} arrived again after it had been granted")
+                if self.arrived[request.id] > self.ended[request.id]:
+                    self.wrong.append(f"{request.id} arrived before it had ended")
                 self.arrived[request.id] += 1
             case Cancelled(request_id):
                 self._left(request_id, "cancelled")

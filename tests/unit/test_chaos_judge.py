@@ -159,6 +159,19 @@ def test_books_that_balance_are_not_found_wrong() -> None:
     assert not books_after(ARRIVED, decide=(Refused("q", Reason.SHED, None),)).balance()
 
 
+def test_an_id_may_come_again_only_if_no_engine_has_seen_it() -> None:
+    """Engines have broken on ids that they saw twice."""
+    refused = books_after(ARRIVED, decide=(Refused("q", Reason.SHED, None),))
+    refused.handle(ARRIVED, 0.0)
+    assert not refused.wrong
+    again = books_after(ARRIVED, DONE_TOLD, decide=(GRANT,))
+    again.handle(ARRIVED, 0.0)
+    assert again.wrong
+    twice = books_after(ARRIVED)
+    twice.handle(ARRIVED, 0.0)
+    assert twice.wrong
+
+
 def test_books_that_do_not_are() -> None:
     """Requests that vanish, end twice or run twice are what leaks are made of."""
     assert books_after(ARRIVED, decide=(GRANT,)).balance()
