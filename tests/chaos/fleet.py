@@ -50,22 +50,26 @@ class Local:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._stack: AsyncExitStack | None = None
+        self._changing = asyncio.Lock()
         self.emulator: Emulator | None = None
         self.port = 0
 
     async def start(self) -> None:
         """Listen, on the same port as before; nothing where it runs."""
-        if self._stack is None:
-            self._stack = AsyncExitStack()
-            running = running_emulator(options_of(self._engine, self.port))
-            self.emulator = await self._stack.enter_async_context(running)
-            self.port = self.emulator.port
+        async with self._changing:
+            if self._stack is None:
+                stack = AsyncExitStack()
+                running = running_emulator(options_of(self._engine, self.port))
+                self.emulator = await stack.enter_async_context(running)
+                self.port = self.emulator.port
+                self._stack = stack
 
     async def kill(self) -> None:
         """Gone from one moment to the next."""
-        stack, self._stack, self.emulator = self._stack, None, None
-        if stack is not None:
-            await stack.aclose()
+        async with self._changing:
+            stack, self._stack, self.emulator = self._stack, None, None
+            if stack is not None:
+                await stack.aclose()
 
     async def inject(self, fault: str) -> None:
         """Break it, where it runs."""
@@ -95,6 +99,8 @@ class Process:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._process: asyncio.subprocess.Process | None = None
+        self._changing = asyncio.Lock()
+        """Faults overlap: two of them must not start two processes."""
         self.port = free_port()
 
     @property
@@ -107,6 +113,10 @@ class Process:
 
     async def start(self) -> None:
         """Start it, on the same port as before; nothing where it runs."""
+        async with self._changing:
+            await self._start()
+
+    async def _start(self) -> None:
         if self._runs:
             return
         slots, speed = str(self._engine.slots), str(self._engine.speed)
@@ -117,6 +127,10 @@ class Process:
 
     async def kill(self) -> None:
         """SIGKILL."""
+        async with self._changing:
+            await self._kill()
+
+    async def _kill(self) -> None:
         if self._process is not None and self._runs:
             self._process.kill()
             await self._process.wait()
@@ -138,12 +152,13 @@ class Process:
 
     async def heal(self) -> None:
         """Run without a fault; one that was told to stop, or hangs, is replaced."""
-        self.signal("SIGCONT")
-        try:
-            await self._tell({"clear": True})
-        except httpx.HTTPError:
-            await self.kill()
-            await self.start()
+        async with self._changing:
+            self.signal("SIGCONT")
+            try:
+                await self._tell({"clear": True})
+            except httpx.HTTPError:
+                await self._kill()
+                await self._start()
 
     async def busy(self) -> int:
         """Requests that it still has."""
