@@ -79,6 +79,12 @@ class BodyTooLargeError(GatewayError):
     status, type, code = 413, "invalid_request_error", "request_too_large"
 
 
+class StorageFullError(GatewayError):
+    """What has to be stored before it can be sent on finds no room: a fault of this machine."""
+
+    status, type, code = 507, "server_error", "storage_full"
+
+
 class UpstreamFailedError(GatewayError):
     """The engine, or the way to it, broke before it answered."""
 

@@ -16,6 +16,8 @@ from gateway.emulator.mailbox import ClientGone, Mailbox
 
 JSON = b"application/json"
 EVENT_STREAM = b"text/event-stream; charset=utf-8"
+ARRIVAL_S = 0.02
+"""After so long what was written on a loopback has been read, unless nobody reads."""
 BODY_BYTES_MAX = 64 * 1024 * 1024
 _GZIP_WINDOW = 31
 """zlib's wbits for a gzip container with the largest window."""
@@ -98,6 +100,12 @@ class Exchange:
         else:
             await self._send({"type": "http.response.body", "body": event, "more_body": True})
 
+    async def write_half(self, event: bytes) -> None:
+        """Send a chunk whose announced length is twice what comes of it, and let it arrive."""
+        half = event[: len(event) // 2]
+        self.connection.transport.write(b"%x\r\n%s" % (len(event), half))
+        await asyncio.sleep(ARRIVAL_S)
+
     async def close_stream(self) -> None:
         """Send the last chunk."""
         rest = b"" if self._gzip is None else self._gzip.flush()
@@ -138,6 +146,8 @@ class Exchange:
         fault = self._faults.get(FaultKind.DRIBBLE)
         pause_s = 0.0 if fault is None else fault.value / 1000
         for at in range(len(data)):
+            if self.connection.is_lost:
+                raise ClientGone
             byte = data[at : at + 1]
             await self._send({"type": "http.response.body", "body": byte, "more_body": True})
             await asyncio.sleep(pause_s)

@@ -2,7 +2,9 @@
 
 import asyncio
 import random
+import tempfile
 import threading
+from io import FileIO
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from gateway.api.disconnect import ClientLeftError
 from gateway.api.form import FIELD_BYTES_MAX, PARTS_MAX, read_form
 from gateway.api.routes import TRANSCRIPTIONS
 from gateway.api.upload import FORM_MEMORY_BYTES, RenamedUpload, Spool, Upload
-from gateway.errors import BadRequestError, BodyTooLargeError
+from gateway.errors import BadRequestError, BodyTooLargeError, StorageFullError
 from gateway.upstream.pieces import PIECE_BYTES_MAX
 from tests.support.sending import BOUNDARY, FORM_TYPE, Sending, cut, form, part
 
@@ -81,6 +83,18 @@ async def test_a_long_sound_waits_in_a_file(size: int) -> None:
     assert upload.is_closed
     assert upload._spool._file is not None
     assert upload._spool._file.closed
+
+
+async def test_a_full_disk_is_told_as_one_and_nothing_stays_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would look like a fault of the gateway's own, or half an upload would be sent on."""
+    full = FileIO("/dev/full", "r+")
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: full)
+    body = form(part("file", SOUND, filename="a.wav"))
+    with pytest.raises(StorageFullError):
+        await call_in(*cut(body, 60_000))
+    assert full.closed
 
 
 async def test_an_upload_that_is_closed_while_it_is_sent_ends_with_an_error() -> None:
