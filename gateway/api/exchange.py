@@ -8,18 +8,28 @@ import re
 from typing import NoReturn
 
 from gateway.api import outgoing
+from gateway.api.continuing import (
+    CannotContinueError,
+    ContinueElsewhereError,
+    explained,
+    rest_of,
+    strand_for,
+)
 from gateway.api.life import Life
-from gateway.api.openai import EngineError, engine_error
+from gateway.api.openai import EngineError, continued, engine_error
 from gateway.api.passing import beginning_of, error_body_of
 from gateway.api.reply import EVENT_STREAM, JSON_TYPE, Direct, Reply
 from gateway.api.shapes import shape_of
 from gateway.api.stored import Place
 from gateway.api.surroundings import Surroundings
+from gateway.continuation import resume
+from gateway.continuation.strand import Strand
 from gateway.core.messages import Outcome, Usage
 from gateway.errors import GatewayError, UpstreamFailedError, UpstreamTimeoutError
 from gateway.runtime.gate import Grant, RecalledError
 from gateway.upstream.connection import Answer, UpstreamBrokenError
 from gateway.upstream.figures import response_id_in
+from gateway.upstream.pieces import Sendable
 from gateway.upstream.sse import RESPONSE_TAIL_BYTES, Events, PlainMeter, StreamMeter
 
 WHOLE_ANSWER_BYTES_MAX = 1 << 20
@@ -58,6 +68,11 @@ class Exchange:
         self._grant = grant
         self._around = surroundings
         self._rewrite = surroundings.rewrite_for(life)
+        self._strand = life.strand
+        """What is kept of a stream that may be continued; None for any other."""
+        self._resumes = life.strand is not None
+        """Whether it goes on with a stream that broke elsewhere."""
+        self._is_moving = False
         self._answer: Answer | None = None
         self._sends = 0
         self._sent_at: float | None = None
@@ -102,7 +117,10 @@ class Exchange:
         return self._meter.last_at or self._sent_at
 
     async def run(self) -> None:
-        """Carry it out. Raises RetryElsewhereError, or GatewayError for the client."""
+        """Carry it out.
+
+        Raises RetryElsewhereError, ContinueElsewhereError, or GatewayError for the client.
+        """
         try:
             await self._run()
         except asyncio.CancelledError:
@@ -111,11 +129,16 @@ class Exchange:
             if self._is_cut_off:
                 self.abandoned()
                 raise ClientStalledError from None
+            if self._is_moving:
+                self._outcome = Outcome.CANCELLED
             self.close()
             self._grant.finish(Outcome.FAILED)
+            if self._strand is not None and self._strand.is_finished:
+                await self._reply.finish(self._missing_end())
+                return
             error = UpstreamTimeoutError("The engine stopped answering.")
             if self._is_passing:
-                raise error from None
+                raise self._broken(error) from None
             raise RetryElsewhereError(self._grant.replica, error) from None
 
     def look_at_client(self, now: float) -> None:
@@ -138,6 +161,25 @@ class Exchange:
         """The engine has stalled: end this, which `task` carries, as a failure of the engine."""
         self._interrupt(task)
 
+    def move_away(self, task: "asyncio.Task[None]") -> bool:
+        """Let another replica go on with the stream that `task` carries.
+
+        False: it cannot be moved, at least not now, and goes on here.
+        """
+        strand = self._strand
+        if (
+            not self._is_passing
+            or self._cancels
+            or self.writing_since is not None  # what is being written would be lost
+            or strand is None
+            or strand.is_finished
+            or not strand.can_go_on()
+        ):
+            return False
+        self._is_moving = True
+        self._interrupt(task)
+        return True
+
     def _interrupt(self, task: "asyncio.Task[None]") -> None:
         self._cancels += 1
         task.cancel()
@@ -159,7 +201,18 @@ class Exchange:
             else:
                 await self._pass_plain(answer, first)
         except UpstreamBrokenError as broken:
-            raise _broke_off(broken) from broken
+            raise self._broken(_broke_off(broken)) from broken
+
+    def _broken(self, error: GatewayError) -> Exception:
+        """What becomes of a stream that broke with `error` after its first byte."""
+        strand, obstacle = self._strand, self._life.obstacle
+        if strand is not None:
+            self.close()
+            if strand.can_go_on():
+                self._life.strand = strand
+                return ContinueElsewhereError(self._grant.replica, error, is_moved=self._is_moving)
+            obstacle = strand.obstacle
+        return explained(error, obstacle)
 
     def _is_interrupted(self) -> bool:
         """Whether the cancellation under way is ours alone; it is taken back then."""
@@ -224,7 +277,9 @@ class Exchange:
     async def _sent(self) -> Answer:
         life, grant = self._life, self._grant
         self._sends += 1
-        life.replica, life.waited_s, life.position = grant.replica, grant.waited_s, grant.position
+        life.replica = grant.replica
+        if not self._resumes:
+            life.waited_s, life.position = grant.waited_s, grant.position
         self._sent_at = self._around.clock()
         if life.sent_at is None:
             life.sent_at = self._sent_at
@@ -235,13 +290,29 @@ class Exchange:
             self._meter = PlainMeter(self._around.clock, tail_bytes=RESPONSE_TAIL_BYTES)
         else:
             self._meter = PlainMeter(self._around.clock)
+        path, body = await self._request()
         self._answer = await self._around.fleet.client(grant.replica).send(
-            life.route.engine_path,
-            outgoing.body(life, self._around.engine_priority(grant.replica, self._tier)),
+            path,
+            body,
             headers=outgoing.header_lines(life, self._sends),
             meter=self._meter,
         )
         return self._answer
+
+    async def _request(self) -> tuple[bytes, bytes | Sendable]:
+        """Path and body for this replica. Raises UpstreamBrokenError, GatewayError."""
+        life, replica = self._life, self._grant.replica
+        if self._resumes:
+            try:
+                return resume.PATH, await rest_of(life, self._around, replica)
+            except CannotContinueError as cannot:
+                self._grant.finish(Outcome.REJECTED)
+                error = UpstreamFailedError("The engine's answer broke off.")
+                raise explained(error, cannot.obstacle) from None
+        self._strand = strand = strand_for(life, self._around, replica)
+        priority = self._around.engine_priority(replica, self._tier)
+        asks_ids = strand is not None and not strand.shows_ids
+        return life.route.engine_path, outgoing.body(life, priority, asks_ids=asks_ids)
 
     async def _first_event(
         self, answer: Answer, meter: StreamMeter
@@ -268,7 +339,7 @@ class Exchange:
     def _fail(self, problem: EngineError) -> NoReturn:
         self._grant.finish(Outcome.REJECTED if problem.is_clients else Outcome.FAILED)
         error = problem.as_error()
-        if problem.is_clients:
+        if problem.is_clients and not self._resumes:
             raise error
         raise RetryElsewhereError(self._grant.replica, error)
 
@@ -292,8 +363,13 @@ class Exchange:
         self._around.places.note(ident, place)
 
     def _describe(self, answer: Answer) -> None:
-        """Headers that tell the client how it was served."""
+        """Headers that tell the client how it was served; a comment, where it goes on."""
         life, reply = self._life, self._reply
+        if self._resumes:
+            assert self._strand is not None
+            life.continuations += 1
+            self._strand.goes_on(continued(life.replica))
+            return
         if answer.content_encoding is not None:
             reply.add_header(b"content-encoding", answer.content_encoding)
         reply.add_header(b"x-fairgate-queue-ms", b"%d" % round(life.waited_s * 1000))
@@ -304,20 +380,29 @@ class Exchange:
             reply.add_header(b"x-fairgate-model", life.model.encode("latin-1", "replace"))
 
     async def _pass_stream(self, answer: Answer, first: bytes) -> None:
-        reply, rewrite, clock = self._reply, self._rewrite, self._around.clock
+        reply, rewrite, strand, clock = (
+            self._reply, self._rewrite, self._strand, self._around.clock
+        )  # fmt: skip
         await reply.begin_stream(answer.header(b"content-type") or EVENT_STREAM)
         data = first
         try:
             while data:
-                if rewrite is not None:
+                if strand is not None:
+                    data = strand.chunk(data)
+                if rewrite is not None and data:
                     data = rewrite.chunk(data)
                 if data:
                     self.writing_since = clock()
                     await reply.write(data)
                     self.writing_since = None
-                if reply.direct is not None:
+                if reply.direct is not None and not (strand is not None and strand.is_broken):
                     await self._pour(answer, reply.direct)
+                if strand is not None and strand.is_broken:
+                    break
                 data = await answer.read()
+        except UpstreamBrokenError:
+            if strand is None or not strand.is_finished:
+                raise
         finally:
             # From here on only the client can hold it up.
             self.writing_since = clock()
@@ -335,10 +420,13 @@ class Exchange:
 
     def _pushed(self, data: bytes) -> bool:
         """Some of the stream arrived; returns whether the client keeps up."""
-        if self._rewrite is not None:
+        strand = self._strand
+        if strand is not None:
+            data = strand.chunk(data)
+        if self._rewrite is not None and data:
             data = self._rewrite.chunk(data)
         if not data or self._reply.push(data):
-            return True
+            return strand is None or not strand.is_broken
         self.writing_since = self._around.clock()
         return False
 
@@ -347,6 +435,8 @@ class Exchange:
 
         Clients take that for a success.
         """
+        if self._strand is not None:
+            return self._end_of(self._strand)
         meter = self._meter
         assert isinstance(meter, StreamMeter)
         if meter.error_event is not None:
@@ -355,6 +445,23 @@ class Exchange:
         if meter.is_done:
             return b""
         raise UpstreamFailedError("The engine ended the stream without finishing it.")
+
+    def _end_of(self, strand: Strand) -> bytes:
+        """The same of a stream that may be continued, which may be complete all the same."""
+        if strand.is_done:
+            return b""
+        if strand.is_finished:
+            self.close()
+            end = strand.ending()
+            return end if self._rewrite is None else self._rewrite.chunk(end)
+        if strand.error is None:
+            raise self._broken(
+                UpstreamFailedError("The engine ended the stream without finishing it.")
+            )
+        problem = engine_error(200, strand.error)
+        if problem.is_clients:
+            raise problem.as_error()
+        raise self._broken(problem.as_error())
 
     async def _pass_plain(self, answer: Answer, first: bytes) -> None:
         reply, rewrite = self._reply, self._rewrite
@@ -383,9 +490,30 @@ class Exchange:
             if usage is None:
                 usage = Usage(output_tokens=meter.events)
             is_complete = is_complete and meter.is_done and meter.error_event is None
+        if self._strand is not None:
+            self._part_ended(self._strand, usage, is_complete=is_complete)
+            return
         life.first_at, life.usage = meter.first_at, usage
         outcome = self._outcome or (Outcome.DONE if is_complete else Outcome.FAILED)
         self._grant.finish(outcome, usage, life.tpot_s)
+
+    def _part_ended(self, strand: Strand, usage: Usage | None, *, is_complete: bool) -> None:
+        """The same of a stream that may have other parts on other replicas."""
+        meter, life = self._meter, self._life
+        if usage is None or not usage.prompt_tokens:
+            part = max(strand.part_tokens, 0 if usage is None else usage.output_tokens)
+            usage = Usage(prompt_tokens=strand.prompt_tokens, output_tokens=part)
+        life.first_at = meter.first_at if life.first_at is None else life.first_at
+        life.usage = usage
+        if self._resumes:
+            life.usage = Usage(
+                prompt_tokens=strand.prompt_tokens,
+                output_tokens=strand.base_tokens + usage.output_tokens,
+            )
+        is_complete |= strand.is_finished
+        outcome = self._outcome or (Outcome.DONE if is_complete else Outcome.FAILED)
+        goes_on = outcome is Outcome.FAILED and strand.can_go_on()
+        self._grant.finish(outcome, usage, life.tpot_s, goes_on=goes_on)
 
 
 def _broke_off(broken: UpstreamBrokenError) -> UpstreamFailedError:

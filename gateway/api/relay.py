@@ -12,6 +12,7 @@ from random import getrandbits
 
 from gateway.api.auth import Asked, Asking, Headers, authenticated, headers_of
 from gateway.api.call import Call
+from gateway.api.continuing import ContinueElsewhereError, Patience, explained
 from gateway.api.disconnect import (
     DEPARTURE,
     ClientLeftError,
@@ -32,6 +33,7 @@ from gateway.api.shapes import shape_of
 from gateway.api.stored import Places, no_such_response
 from gateway.api.surroundings import Surroundings
 from gateway.api.wire import parse, read_body
+from gateway.continuation.obstacles import Obstacle
 from gateway.core.policy import Bounds
 from gateway.errors import GatewayError, RefusedError
 from gateway.runtime.gate import Gate, Waits
@@ -62,16 +64,20 @@ class Relay:
         settled: Callable[[SettledRequest], None],
         prefixes: Prefixes | None = None,
         places: Places | None = None,
+        continues: Callable[[int], bool] = lambda _: False,
+        continuation_wait_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """`prefixes` is None where nothing is decided by the beginnings of prompts.
 
-        `places` is shared with whoever fetches stored responses.
+        `places` is shared with whoever fetches stored responses. `continues` tells of a tier
+        whether its broken streams go on on another replica, for which they wait so long.
         """
         places = Places() if places is None else places
         self._gate = gate
         self._keyring = keyring
         self._asking = asking
-        self._around = Surroundings(fleet, asking, len(tiers), clock, places)
+        self._around = Surroundings(fleet, asking, len(tiers), clock, places, continues)
+        self._patience = Patience(continuation_wait_s, keepalive_after_s, clock)
         self._models = models
         self._bounds = bounds
         self._tiers = tiers
@@ -154,24 +160,42 @@ class Relay:
     async def _serve(self, life: Life, reply: Reply) -> None:
         """Try replicas until one answers. A retry keeps the arrival instant, and so its place."""
         failed: frozenset[str] = frozenset()
+        left: frozenset[str] = frozenset()
         last: GatewayError | None = None
-        while life.attempts < self._bounds.attempts:
+        while life.attempts - life.moves < self._bounds.attempts:
             try:
-                await self._attempt(life, reply, failed)
+                await self._attempt(life, reply, failed | left)
             except RetryElsewhereError as broken:
                 failed |= {broken.replica}
-                last = broken.error
+                last = broken.error if life.strand is None else last
+            except ContinueElsewhereError as broken:
+                life.broke_at, last = self._clock(), broken.error
+                if broken.is_moved:
+                    left |= {broken.replica}
+                    life.moves += 1
+                else:
+                    failed |= {broken.replica}
             except RefusedError as refused:
-                raise last or refused from None
+                if life.strand is None:
+                    raise last or refused from None
+                # A replica that did nothing wrong is better than none.
+                if not left and not await self._patience.outlasts(refused, life, reply):
+                    assert last is not None
+                    raise explained(last, Obstacle.NO_REPLICA) from None
+                left = frozenset()
+                life.attempts -= 1
             else:
                 return
         assert last is not None, "at least one attempt is made"
-        raise last
+        raise last if life.strand is None else explained(last, Obstacle.ATTEMPTS)
 
     async def _attempt(self, life: Life, reply: Reply, failed: frozenset[str]) -> None:
         """One stay with the scheduler and one exchange with the replica it grants."""
         assert life.call is not None
         waits = Waits(reply.queued, self._keepalive_after_s) if life.call.streams else None
+        if life.strand is not None:
+            fleet = self._around.fleet
+            failed |= {name for name in fleet.names() if not fleet.tells_token_ids(name)}
         async with self._gate.admitted(life.next_request(failed), waits) as grant:
             exchange = Exchange(life, reply, grant, self._around)
             self.open[exchange] = asyncio.current_task()

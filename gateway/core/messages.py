@@ -163,6 +163,8 @@ class Finished:
     usage: Usage | None = None
     tpot_s: float | None = None
     """(last - first)/(tokens - 1) of this stream, less pauses a slow client caused."""
+    goes_on: bool = False
+    """The rest is generated elsewhere: what there is so far is charged, although this failed."""
 
 
 @dataclass(frozen=True, slots=True)

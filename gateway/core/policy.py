@@ -49,6 +49,8 @@ class Tier:
     room: Room = field(default_factory=Room)
     ttft_target_ms: float | None = None
     tpot_target_ms: float | None = None
+    continuation: bool = False
+    """Whether a stream whose replica fails after its first byte goes on on another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -127,12 +127,17 @@ class Admission:
             self._dispatcher.tell(FirstToken(self._request.id))
 
     def finish(
-        self, outcome: Outcome, usage: Usage | None = None, tpot_s: float | None = None
+        self,
+        outcome: Outcome,
+        usage: Usage | None = None,
+        tpot_s: float | None = None,
+        *,
+        goes_on: bool = False,
     ) -> None:
         """See `Grant.finish`."""
         if not self._is_finished:
             self._is_finished = True
-            self._dispatcher.tell(Finished(self._request.id, outcome, usage, tpot_s))
+            self._dispatcher.tell(Finished(self._request.id, outcome, usage, tpot_s, goes_on))
 
     async def bounce(self) -> None:
         """See `Grant.bounce`."""

@@ -57,9 +57,17 @@ class Grant(Protocol):
         """The engine began to answer."""
 
     def finish(
-        self, outcome: Outcome, usage: Usage | None = None, tpot_s: float | None = None
+        self,
+        outcome: Outcome,
+        usage: Usage | None = None,
+        tpot_s: float | None = None,
+        *,
+        goes_on: bool = False,
     ) -> None:
-        """The upstream ended. Idempotent; leaving the block without it means cancelled."""
+        """The upstream ended. Idempotent; leaving the block without it means cancelled.
+
+        `goes_on`: the rest is generated elsewhere, so what there is is charged.
+        """
 
     async def bounce(self) -> None:
         """The engine is busy: go back to one's place in the queue and wait for another grant.
