@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import orjson
 
 from gateway.api.life import Life
+from gateway.api.openai import engine_error
 from gateway.api.passing import beginning_of
 from gateway.api.reply import Reply
 from gateway.api.routes import CHAT, COMPLETIONS
@@ -18,7 +19,7 @@ from gateway.continuation import resume
 from gateway.continuation.eligible import judged
 from gateway.continuation.obstacles import Obstacle
 from gateway.continuation.strand import Strand
-from gateway.core.messages import Reason
+from gateway.core.messages import Reason, Usage
 from gateway.errors import GatewayError, RefusedError, UpstreamFailedError, UpstreamTimeoutError
 from gateway.upstream.sse import PlainMeter
 
@@ -44,12 +45,11 @@ class ContinueElsewhereError(Exception):
         """Whether it was we who left."""
 
 
-class CannotContinueError(Exception):
+class CannotContinueError(UpstreamFailedError):
     """What was broken cannot be gone on with on this replica, nor on any other."""
 
     def __init__(self, obstacle: Obstacle) -> None:
-        super().__init__(obstacle.value)
-        self.obstacle = obstacle
+        super().__init__(f"The engine's answer broke off. {_clause(obstacle)}")
 
 
 def strand_for(life: Life, around: Surroundings, replica: str) -> Strand | None:
@@ -107,13 +107,47 @@ async def rest_of(life: Life, around: Surroundings, replica: str) -> bytes:
     return resume.body_of(rest, call.body)
 
 
+def resumed(life: Life) -> None:
+    """`Life.replica` goes on with the strand: its client reads so in a comment before the end."""
+    assert life.strand is not None
+    life.continuations += 1
+    life.strand.goes_on(b": continued replica=%b\n\n" % life.replica.encode("ascii", "replace"))
+
+
 def explained(error: GatewayError, obstacle: Obstacle | None) -> GatewayError:
     """`error`, with the reason for which the stream ends here."""
     if obstacle is None or not isinstance(error, UpstreamFailedError | UpstreamTimeoutError):
         return error
-    return type(error)(
-        f"{error.message} It could not be continued on another replica: {obstacle.value}."
-    )
+    return type(error)(f"{error.message} {_clause(obstacle)}")
+
+
+def end_of(strand: Strand) -> bytes:
+    """What a stream lacks that ended.
+
+    Raises UpstreamFailedError for one that is not complete, EngineRefusedError for the client's
+    own fault.
+    """
+    if strand.is_done:
+        return b""
+    if strand.is_finished:
+        return strand.ending()
+    if strand.error is None:
+        raise UpstreamFailedError("The engine ended the stream without finishing it.")
+    raise engine_error(200, strand.error).as_error()
+
+
+def usages_of(strand: Strand, told: Usage | None) -> tuple[Usage, Usage]:
+    """What the latest part took, which its engine may have `told`; and all parts together."""
+    part = told
+    if part is None or not part.prompt_tokens:
+        produced = 0 if told is None else told.output_tokens
+        part = Usage(
+            prompt_tokens=strand.prompt_tokens, output_tokens=max(strand.part_tokens, produced)
+        )
+    if not strand.base_tokens:
+        return part, part
+    output_tokens = strand.base_tokens + part.output_tokens
+    return part, Usage(prompt_tokens=strand.prompt_tokens, output_tokens=output_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +172,10 @@ class Patience:
             await reply.queued(1, None)
         await asyncio.sleep(min(ASK_AGAIN_S, left_s))
         return True
+
+
+def _clause(obstacle: Obstacle) -> str:
+    return f"It could not be continued on another replica: {obstacle.value}."
 
 
 async def _unsent_ids(life: Life, around: Surroundings, replica: str, strand: Strand) -> int:

@@ -7,16 +7,10 @@ import asyncio
 import re
 from typing import NoReturn
 
-from gateway.api import outgoing
-from gateway.api.continuing import (
-    CannotContinueError,
-    ContinueElsewhereError,
-    explained,
-    rest_of,
-    strand_for,
-)
+from gateway.api import continuing, outgoing
+from gateway.api.continuing import ContinueElsewhereError
 from gateway.api.life import Life
-from gateway.api.openai import EngineError, continued, engine_error
+from gateway.api.openai import EngineError, engine_error
 from gateway.api.passing import beginning_of, error_body_of
 from gateway.api.reply import EVENT_STREAM, JSON_TYPE, Direct, Reply
 from gateway.api.shapes import shape_of
@@ -172,7 +166,6 @@ class Exchange:
             or self._cancels
             or self.writing_since is not None  # what is being written would be lost
             or strand is None
-            or strand.is_finished
             or not strand.can_go_on()
         ):
             return False
@@ -202,6 +195,8 @@ class Exchange:
                 await self._pass_plain(answer, first)
         except UpstreamBrokenError as broken:
             raise self._broken(_broke_off(broken)) from broken
+        except UpstreamFailedError as failed:
+            raise self._broken(failed) from None
 
     def _broken(self, error: GatewayError) -> Exception:
         """What becomes of a stream that broke with `error` after its first byte."""
@@ -212,7 +207,7 @@ class Exchange:
                 self._life.strand = strand
                 return ContinueElsewhereError(self._grant.replica, error, is_moved=self._is_moving)
             obstacle = strand.obstacle
-        return explained(error, obstacle)
+        return continuing.explained(error, obstacle)
 
     def _is_interrupted(self) -> bool:
         """Whether the cancellation under way is ours alone; it is taken back then."""
@@ -300,16 +295,11 @@ class Exchange:
         return self._answer
 
     async def _request(self) -> tuple[bytes, bytes | Sendable]:
-        """Path and body for this replica. Raises UpstreamBrokenError, GatewayError."""
+        """Path and body for this replica. Raises UpstreamBrokenError, CannotContinueError."""
         life, replica = self._life, self._grant.replica
         if self._resumes:
-            try:
-                return resume.PATH, await rest_of(life, self._around, replica)
-            except CannotContinueError as cannot:
-                self._grant.finish(Outcome.REJECTED)
-                error = UpstreamFailedError("The engine's answer broke off.")
-                raise explained(error, cannot.obstacle) from None
-        self._strand = strand = strand_for(life, self._around, replica)
+            return resume.PATH, await continuing.rest_of(life, self._around, replica)
+        self._strand = strand = continuing.strand_for(life, self._around, replica)
         priority = self._around.engine_priority(replica, self._tier)
         asks_ids = strand is not None and not strand.shows_ids
         return life.route.engine_path, outgoing.body(life, priority, asks_ids=asks_ids)
@@ -366,9 +356,7 @@ class Exchange:
         """Headers that tell the client how it was served; a comment, where it goes on."""
         life, reply = self._life, self._reply
         if self._resumes:
-            assert self._strand is not None
-            life.continuations += 1
-            self._strand.goes_on(continued(life.replica))
+            continuing.resumed(life)
             return
         if answer.content_encoding is not None:
             reply.add_header(b"content-encoding", answer.content_encoding)
@@ -436,7 +424,9 @@ class Exchange:
         Clients take that for a success.
         """
         if self._strand is not None:
-            return self._end_of(self._strand)
+            self.close()
+            end = continuing.end_of(self._strand)
+            return end if self._rewrite is None or not end else self._rewrite.chunk(end)
         meter = self._meter
         assert isinstance(meter, StreamMeter)
         if meter.error_event is not None:
@@ -445,23 +435,6 @@ class Exchange:
         if meter.is_done:
             return b""
         raise UpstreamFailedError("The engine ended the stream without finishing it.")
-
-    def _end_of(self, strand: Strand) -> bytes:
-        """The same of a stream that may be continued, which may be complete all the same."""
-        if strand.is_done:
-            return b""
-        if strand.is_finished:
-            self.close()
-            end = strand.ending()
-            return end if self._rewrite is None else self._rewrite.chunk(end)
-        if strand.error is None:
-            raise self._broken(
-                UpstreamFailedError("The engine ended the stream without finishing it.")
-            )
-        problem = engine_error(200, strand.error)
-        if problem.is_clients:
-            raise problem.as_error()
-        raise self._broken(problem.as_error())
 
     async def _pass_plain(self, answer: Answer, first: bytes) -> None:
         reply, rewrite = self._reply, self._rewrite
@@ -499,17 +472,9 @@ class Exchange:
 
     def _part_ended(self, strand: Strand, usage: Usage | None, *, is_complete: bool) -> None:
         """The same of a stream that may have other parts on other replicas."""
-        meter, life = self._meter, self._life
-        if usage is None or not usage.prompt_tokens:
-            part = max(strand.part_tokens, 0 if usage is None else usage.output_tokens)
-            usage = Usage(prompt_tokens=strand.prompt_tokens, output_tokens=part)
-        life.first_at = meter.first_at if life.first_at is None else life.first_at
-        life.usage = usage
-        if self._resumes:
-            life.usage = Usage(
-                prompt_tokens=strand.prompt_tokens,
-                output_tokens=strand.base_tokens + usage.output_tokens,
-            )
+        life = self._life
+        life.first_at = self._meter.first_at if life.first_at is None else life.first_at
+        usage, life.usage = continuing.usages_of(strand, usage)
         is_complete |= strand.is_finished
         outcome = self._outcome or (Outcome.DONE if is_complete else Outcome.FAILED)
         goes_on = outcome is Outcome.FAILED and strand.can_go_on()

@@ -55,11 +55,6 @@ def queued(position: int, eta_s: float | None) -> bytes:
     return f": queued position={position} eta_s={eta}\n\n".encode("ascii")
 
 
-def continued(replica: str) -> bytes:
-    """A comment near the end of a stream that went on on another replica."""
-    return b": continued replica=%b\n\n" % replica.encode("ascii", "replace")
-
-
 def retry_headers(error: GatewayError) -> list[tuple[bytes, bytes]]:
     """When, and whether, a client should come back."""
     headers = []

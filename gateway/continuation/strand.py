@@ -118,6 +118,8 @@ class Strand:
 
     def can_go_on(self) -> bool:
         """Whether another replica could go on here; `obstacle` says why not."""
+        if self.is_finished:
+            return False
         if self.obstacle is None:
             if self._prompt is None:
                 self.obstacle = Obstacle.NO_IDS

@@ -1,5 +1,6 @@
-"""An engine that generates token by token and tells the ids; the rest of an answer is a function of
-the ids before it, as at temperature 0. A test says where its next answers break off, and how.
+"""An engine that tells the ids of its tokens; a test says where its next answers break off, and how.
+
+The rest of an answer is a function of the ids before it, as at temperature 0.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tests.support.raw_engine import SSE_HEAD, chunked
+from tests.support.raw_engine import SSE_HEAD, chunked, length_of
 
 MODEL = "raw"
 CONTEXT_TOKENS = 512
@@ -23,7 +24,9 @@ PIECES = (
 )
 """The vocabulary: whole texts, single bytes of characters, rubbish, and ids without any text."""
 How = Literal["close", "error", "refusal", "end", "hang"]
-ERROR = b'data: {"error": {"message": "EngineCore died", "type": "x", "param": null, "code": %d}}\n\n'
+ERROR = (
+    b'data: {"error": {"message": "EngineCore died", "type": "x", "param": null, "code": %d}}\n\n'
+)
 DONE = b"data: [DONE]\n\n"
 
 
@@ -81,8 +84,7 @@ class TokenEngine:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
                 method, target, _ = head.split(b"\r\n")[0].decode().split(" ")
-                length = int((head.lower().partition(b"content-length: ")[2] or b"0\r").split(b"\r")[0])
-                body = await reader.readexactly(length)
+                body = await reader.readexactly(length_of(head))
                 if method == "GET":
                     writer.write(self._get(target))
                 elif not await self._post(writer, target, json.loads(body)):
