@@ -159,14 +159,14 @@ class Relay:
 
     async def _serve(self, life: Life, reply: Reply) -> None:
         """Try replicas until one answers. A retry keeps the arrival instant, and so its place."""
-        failed: frozenset[str] = frozenset()
+        failed: dict[str, float] = {}
         left: frozenset[str] = frozenset()
         last: GatewayError | None = None
         while life.attempts - life.moves < self._bounds.attempts:
             try:
-                await self._attempt(life, reply, failed | left)
+                await self._attempt(life, reply, left.union(failed))
             except RetryElsewhereError as broken:
-                failed |= {broken.replica}
+                failed[broken.replica] = self._clock()
                 last = broken.error if life.strand is None else last
             except ContinueElsewhereError as broken:
                 life.broke_at, last = self._clock(), broken.error
@@ -174,7 +174,7 @@ class Relay:
                     left |= {broken.replica}
                     life.moves += 1
                 else:
-                    failed |= {broken.replica}
+                    failed[broken.replica] = life.broke_at
             except RefusedError as refused:
                 if life.strand is None:
                     raise last or refused from None
@@ -183,11 +183,20 @@ class Relay:
                     assert last is not None
                     raise explained(last, Obstacle.NO_REPLICA) from None
                 left = frozenset()
+                failed = self._still_failed(failed)
                 life.attempts -= 1
             else:
                 return
         assert last is not None, "at least one attempt is made"
         raise last if life.strand is None else explained(last, Obstacle.ATTEMPTS)
+
+    def _still_failed(self, failed: dict[str, float]) -> dict[str, float]:
+        """Those of the replicas that failed a broken stream which have not answered since.
+
+        The others may have been started anew: they are tried again before it is given up.
+        """
+        answered = self._around.fleet.has_answered_since
+        return {name: at for name, at in failed.items() if not answered(name, at)}
 
     async def _attempt(self, life: Life, reply: Reply, failed: frozenset[str]) -> None:
         """One stay with the scheduler and one exchange with the replica it grants."""

@@ -116,6 +116,12 @@ class Fleet:
         engine = None if member is None else member.probe.status.engine
         return engine is not None and by_name(engine).tells_token_ids
 
+    def has_answered_since(self, name: str, instant: float) -> bool:
+        """Whether its probe had an answer after `instant`."""
+        member = self._members.get(name)
+        at = None if member is None else member.probe.status.last_success_at
+        return at is not None and at > instant
+
     def context_tokens(self, name: str, model: str) -> int | None:
         """Tokens that one request may have there, prompt and output together; None: not said."""
         member = self._members.get(name)

@@ -1,4 +1,4 @@
-"""An engine that tells the ids of its tokens; a test says where its next answers break off, and how.
+"""An engine that tells the ids of its tokens; a test says where its answers break off, and how.
 
 The rest of an answer is a function of the ids before it, as at temperature 0.
 """
