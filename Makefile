@@ -16,7 +16,7 @@ COMPILED := $(wildcard gateway/core/*.py) \
 		json_text.py sse.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check compile bench sim mutants e2e e2e-containers soak lock clean
+.PHONY: help setup demo test check compile bench sim mutants e2e e2e-containers soak chaos lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*[#]# /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -54,6 +54,9 @@ e2e-containers: .venv/.installed-dev ## against a real container engine
 
 soak: .venv/.installed-dev ## a thousand slow readers for minutes, enormous prompts and errors
 	$(BIN)/pytest -q -m soak tests/e2e/soak $(ARGS)
+
+chaos: .venv/.installed-dev ## a hundred schedules of failing engines, lines and clients; ARGS="--seed 17" repeats one
+	$(BIN)/pytest -q -m chaos tests/chaos $(ARGS)
 
 lock: .venv/.installed-dev ## both lock files anew, after a change of pyproject.toml
 	$(PIP) install 'uv>=0.13'

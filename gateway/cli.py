@@ -96,6 +96,9 @@ def emulate(
     max_num_queued_reqs: Annotated[int | None, typer.Option(help="503 beyond so many.")] = None,
     embeddings: Annotated[bool, typer.Option(help="Serve the pooling routes too.")] = False,
     output_jitter: Annotated[float, typer.Option(help="Answers vary by this share.")] = 0.0,
+    mean_tokens: Annotated[int | None, typer.Option(help="Of answers that just end.")] = None,
+    sse_keep_alive_interval: Annotated[float, typer.Option(help="Seconds; 0: none.")] = 0.0,
+    shutdown_timeout: Annotated[float, typer.Option(help="Seconds after SIGTERM.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Of sampling and jitter.")] = 0,
     fault: Annotated[list[str] | None, typer.Option(help="A fault; may be repeated.")] = None,
 ) -> None:
@@ -119,12 +122,15 @@ def emulate(
             max_num_queued_reqs=max_num_queued_reqs,
             embeddings=embeddings,
             output_jitter=output_jitter,
+            mean_tokens=mean_tokens,
+            sse_keep_alive_s=sse_keep_alive_interval,
+            shutdown_timeout_s=shutdown_timeout,
             seed=seed,
             faults=tuple(fault or ()),
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    run(options)
+    raise typer.Exit(run(options))
 
 
 @app.command()

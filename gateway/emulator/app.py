@@ -82,6 +82,11 @@ class Application:
         self._operations = Operations(card, driver=driver, meters=meters, faults=faults)
         self._routes = self._operations.routes() | self._inference_routes()
 
+    @property
+    def in_flight(self) -> int:
+        """Requests for inference that are not yet answered."""
+        return self._operations.in_flight
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         assert scope["type"] == "http"
@@ -156,9 +161,12 @@ class Application:
         strike = self._faults.strike
         if strike(FaultKind.DIE_BEFORE):
             await exchange.reset()
-        if strike(FaultKind.ERROR_500):
+        slow = self._faults.get(FaultKind.SLOW)
+        if slow is not None and strike(FaultKind.SLOW):
+            await exchange.mailbox.wait_gone(slow.value)
+        if self._faults.is_active(FaultKind.CORE_DEAD) or strike(FaultKind.ERROR_500):
             raise crashed()
-        if strike(FaultKind.DRAINING):
+        if self._faults.is_active(FaultKind.TERMINATE) or strike(FaultKind.DRAINING):
             raise draining()
         if strike(FaultKind.BUSY):
             raise busy()

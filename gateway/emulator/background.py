@@ -2,6 +2,7 @@
 
 from gateway.emulator.archive import Archive
 from gateway.emulator.envelope import Envelope
+from gateway.emulator.refusals import Refusal
 from gateway.emulator.responses_answer import finished_response
 from gateway.emulator.text import Output
 
@@ -14,6 +15,9 @@ class Background:
         self._output = output
         self._archive = archive
         self._n_tokens = 0
+
+    def fail(self, refusal: Refusal) -> None:
+        """Its engine core died; nobody is left who could say so, and it stays unfinished."""
 
     def put(self, choice: int, n_tokens: int, *, ended: bool) -> None:
         """A step gave the response so many tokens."""

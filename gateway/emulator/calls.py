@@ -60,6 +60,10 @@ class Call:
     streams: bool = False
     stream_options: StreamOptions | None = None
     return_token_ids: bool = False
+    ignores_end: bool = False
+    """It goes on to `max_tokens` whatever the model would like."""
+    min_tokens: int = 0
+    """No end by itself before so many."""
     top_logprobs: int | None = None
     """Alternatives shown with the probability of each token; None: no probabilities."""
     tool: Chosen | None = None

@@ -32,8 +32,12 @@ class Cuts:
             await self._break_answer(exchange, cut, body)
         await exchange.answer(200, body)
 
-    async def strikes(self, exchange: Exchange, writer: Writer, sent: int) -> bool:
+    async def strikes(
+        self, exchange: Exchange, writer: Writer, sent: int, event: bytes = b""
+    ) -> bool:
         """Whether the stream ends here, after so many events; True when it said so itself.
+
+        `event` is the next one; empty: there is none yet, which cannot be cut in half.
 
         Raises:
             ClientGone: the connection was broken off.
@@ -41,12 +45,17 @@ class Cuts:
         cut = self._faults.cut
         if cut is None or sent < cut.value:
             return False
+        if cut.kind is FaultKind.HALF_CHUNK and not event:
+            return False
         self._faults.strike(cut.kind)
         match cut.kind:
             case FaultKind.ERROR_MIDSTREAM:
                 await self.fail_stream(exchange, writer, crashed(), sent)
                 return True
             case FaultKind.DIE_MIDSTREAM:
+                await exchange.reset()
+            case FaultKind.HALF_CHUNK:
+                await exchange.write_half(event)
                 await exchange.reset()
             case FaultKind.CLOSE_MIDSTREAM:
                 await exchange.hang_up()
@@ -71,7 +80,7 @@ class Cuts:
         match cut.kind:
             case FaultKind.ERROR_MIDSTREAM:
                 raise crashed()
-            case FaultKind.DIE_MIDSTREAM:
+            case FaultKind.DIE_MIDSTREAM | FaultKind.HALF_CHUNK:
                 await exchange.answer_half(body)
                 await exchange.reset()
             case FaultKind.CLOSE_MIDSTREAM:

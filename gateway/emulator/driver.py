@@ -11,6 +11,7 @@ from typing import Protocol
 
 from gateway.emulator.faults import FaultKind, Faults
 from gateway.emulator.meters import Gauges, Meters, Timings
+from gateway.emulator.refusals import Refusal, crashed
 from gateway.sim.replica import Engine, StepPlan
 from gateway.sim.sequence import Sequence
 
@@ -23,6 +24,9 @@ class Sink(Protocol):
 
     def put(self, choice: int, n_tokens: int, *, ended: bool) -> None:
         """A step gave `choice` so many tokens."""
+
+    def fail(self, refusal: Refusal) -> None:
+        """There will be no more."""
 
 
 @dataclass(slots=True)
@@ -66,8 +70,17 @@ class Driver:
             self.engine.abort(sequence_id)
 
     def follow_faults(self) -> None:
-        """Look again whether the engine is frozen."""
+        """Look again whether the engine makes steps."""
+        if self._faults.is_active(FaultKind.CORE_DEAD):
+            self.lose_all(crashed())
         self._faults_changed.set()
+
+    def lose_all(self, refusal: Refusal) -> None:
+        """Forget every sequence; who waits for one gets the refusal."""
+        tracks, self._tracks = self._tracks, {}
+        for sequence_id, track in tracks.items():
+            self.engine.abort(sequence_id)
+            track.sink.fail(refusal)
 
     async def run(self) -> None:
         """Step for ever; ends by cancellation only."""
@@ -94,10 +107,10 @@ class Driver:
         await self._wait_thaw()
 
     async def _wait_thaw(self) -> None:
-        while self._faults.is_active(FaultKind.FREEZE):
+        while self._faults.is_halted:
             self._faults_changed.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._faults.left_s(FaultKind.FREEZE)):
+                async with asyncio.timeout(self._faults.change_s()):
                     await self._faults_changed.wait()
 
     def _complete(self, now: float) -> None:

@@ -16,6 +16,8 @@ from gateway.emulator.mailbox import ClientGone, Mailbox
 
 JSON = b"application/json"
 EVENT_STREAM = b"text/event-stream; charset=utf-8"
+ARRIVAL_S = 0.02
+"""After so long what was written on a loopback has been read, unless nobody reads."""
 BODY_BYTES_MAX = 64 * 1024 * 1024
 _GZIP_WINDOW = 31
 """zlib's wbits for a gzip container with the largest window."""
@@ -97,6 +99,12 @@ class Exchange:
             await self._dribble(event)
         else:
             await self._send({"type": "http.response.body", "body": event, "more_body": True})
+
+    async def write_half(self, event: bytes) -> None:
+        """Send a chunk whose announced length is twice what comes of it, and let it arrive."""
+        half = event[: len(event) // 2]
+        self.connection.transport.write(b"%x\r\n%s" % (len(event), half))
+        await asyncio.sleep(ARRIVAL_S)
 
     async def close_stream(self) -> None:
         """Send the last chunk."""

@@ -18,6 +18,13 @@ class FaultKind(StrEnum):
     """Engine steps stop while /health stays 200. VALUE: seconds, 0 until cleared."""
     UNHEALTHY = "unhealthy"
     """/health answers 503."""
+    TERMINATE = "terminate"
+    """Told to stop. For VALUE seconds, or until all have finished, requests run on and new ones get
+    the error of `draining`; then connections are refused and what is left hangs without a word.
+    Cleared, it is an engine that was started again: what hung is reset."""
+    CORE_DEAD = "core-dead"
+    """The engine core dies: requests get its error, /health 503, and soon nobody listens. Cleared
+    as `terminate`."""
     DIE_BEFORE = "die-before"
     """The connection is reset before any header."""
     ERROR_500 = "error-500"
@@ -35,6 +42,10 @@ class FaultKind(StrEnum):
     """An orderly FIN after VALUE events, without the last chunk."""
     ERROR_MIDSTREAM = "error-midstream"
     """An error event in the route's own shape after VALUE events; a plain request gets the 500."""
+    HALF_CHUNK = "half-chunk"
+    """Half an event after VALUE others, then a reset; a plain answer is cut in half."""
+    SLOW = "slow"
+    """Inference takes VALUE seconds before anything is sent, headers included."""
     STALL = "stall"
     """Silence after VALUE events; a plain request gets no answer."""
     STALL_KEEPALIVE = "stall-keepalive"
@@ -49,6 +60,8 @@ class FaultKind(StrEnum):
     """The gauges of /metrics read 0. VALUE: seconds, 0 until cleared."""
     SLOW_METRICS = "slow-metrics"
     """/metrics takes VALUE seconds."""
+    NO_METRICS = "no-metrics"
+    """/metrics answers 500."""
 
 
 CUTS = frozenset(
@@ -56,6 +69,7 @@ CUTS = frozenset(
         FaultKind.DIE_MIDSTREAM,
         FaultKind.CLOSE_MIDSTREAM,
         FaultKind.ERROR_MIDSTREAM,
+        FaultKind.HALF_CHUNK,
         FaultKind.STALL,
         FaultKind.STALL_KEEPALIVE,
     }
@@ -65,7 +79,13 @@ CUTS = frozenset(
 TIMED = frozenset({FaultKind.REFUSE, FaultKind.FREEZE, FaultKind.ZERO_GAUGES})
 """Those whose value is a duration, after which they are over."""
 
-DEFAULT_VALUES = dict.fromkeys(CUTS, 3.0) | {FaultKind.SLOW_METRICS: 2.0}
+ENDINGS = frozenset({FaultKind.TERMINATE, FaultKind.CORE_DEAD})
+"""Those that a real engine does not come back from; only another one in its place does."""
+
+DEATH_REFUSES_S = 0.23
+"""From the death of a core to the first connection that is refused, as measured."""
+
+DEFAULT_VALUES = dict.fromkeys(CUTS, 3.0) | {FaultKind.SLOW_METRICS: 2.0, FaultKind.SLOW: 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +132,7 @@ class Faults:
         self._clock = clock
         self._active: dict[FaultKind, Fault] = {}
         self._until: dict[FaultKind, float] = {}
+        self._since: dict[FaultKind, float] = {}
         self.cut: Fault | None = None
         """The active one of `CUTS`; a plain attribute, since it is looked at for each event."""
         self.on_change: Callable[[], None] = lambda: None
@@ -128,6 +149,7 @@ class Faults:
                 self._forget(*CUTS)
                 self.cut = fault
             self._active[fault.kind] = fault
+            self._since[fault.kind] = self._clock()
             self._until.pop(fault.kind, None)
             if fault.kind in TIMED and fault.value:
                 self._until[fault.kind] = self._clock() + fault.value
@@ -150,6 +172,46 @@ class Faults:
         """Seconds until it ends by itself; None when it does not, or is not active."""
         until = self._until.get(kind)
         return None if until is None else max(0.0, until - self._clock())
+
+    @property
+    def is_halted(self) -> bool:
+        """Whether the engine core makes no step."""
+        if not self._active:
+            return False
+        dead = FaultKind.CORE_DEAD in self._active
+        return dead or self._has_lapsed(FaultKind.TERMINATE) or self.is_active(FaultKind.FREEZE)
+
+    @property
+    def is_refusing(self) -> bool:
+        """Whether nobody listens."""
+        return (
+            self.is_active(FaultKind.REFUSE)
+            or self._has_lapsed(FaultKind.TERMINATE)
+            or self._has_lapsed(FaultKind.CORE_DEAD, DEATH_REFUSES_S)
+        )
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether one of `ENDINGS` is active."""
+        return not ENDINGS.isdisjoint(self._active)
+
+    def change_s(self) -> float | None:
+        """Seconds until one of the above may change by itself; None: not by itself."""
+        lefts = [self.left_s(kind) for kind in (FaultKind.REFUSE, FaultKind.FREEZE)]
+        terminate = self._active.get(FaultKind.TERMINATE)
+        if terminate is not None:
+            lefts.append(terminate.value - self._age_s(FaultKind.TERMINATE))
+        if FaultKind.CORE_DEAD in self._active:
+            lefts.append(DEATH_REFUSES_S - self._age_s(FaultKind.CORE_DEAD))
+        return min((left for left in lefts if left is not None and left > 0), default=None)
+
+    def _age_s(self, kind: FaultKind) -> float:
+        return self._clock() - self._since[kind]
+
+    def _has_lapsed(self, kind: FaultKind, after_s: float = 0.0) -> bool:
+        """Whether it is active for longer than its value and so many seconds."""
+        fault = self._active.get(kind)
+        return fault is not None and self._age_s(kind) >= fault.value + after_s
 
     def get(self, kind: FaultKind) -> Fault | None:
         """The active fault of that kind."""

@@ -64,7 +64,7 @@ class Generations:
         """Answer the call.
 
         Raises:
-            Refusal: a plain request that a fault fails.
+            Refusal: a plain request that a fault fails, or whose engine core died.
             ClientGone: the client left, or the connection was broken off.
         """
         envelope = self.envelope(exchange, call)
@@ -176,6 +176,8 @@ class Generations:
             return length
         natural = self._options.natural_tokens if call.max_tokens is None else None
         jitter = self._options.output_jitter
+        if call.ignores_end:
+            natural, jitter = None, 0.0
         length = limit
         if call.form != "completion" and natural is not None:
             length = natural
@@ -187,7 +189,12 @@ class Generations:
         length = max(1, min(length, limit))
         if length < limit:
             output.finish_reason = "stop"
-        return output.stop_at(call.stops, length) if call.stops else length
+        mean_tokens = None if call.ignores_end else self._options.mean_tokens
+        if not call.stops and mean_tokens is None:
+            return length
+        return output.look_ahead(
+            length, stops=call.stops, mean_tokens=mean_tokens, min_tokens=call.min_tokens
+        )
 
     def _salt(self, call: Call, ordinal: int, index: int) -> int:
         """0 when tokens follow from tokens alone, else what tells this sample from others."""
@@ -225,11 +232,14 @@ class Generations:
             except Silence:
                 await exchange.write(KEEP_ALIVE)
                 continue
+            except Refusal as refusal:
+                await self.cuts.fail_stream(exchange, writer, refusal, sent)
+                return
             events = [] if is_open else writer.opening()
             is_open = True
             for choice, n_tokens, ended in shares:
                 output = outputs[choice]
-                ids, text = output.take(n_tokens)
+                ids, text = output.take(n_tokens, ended=ended)
                 write = writer.last_token if ended else writer.token
                 events += write(choice, output, ids, text)
                 left -= ended
@@ -245,7 +255,8 @@ class Generations:
     ) -> bool:
         """Send events, each by itself, after `sent` others; whether a cut ended the stream."""
         for event in events:
-            if self._faults.cut is not None and await self.cuts.strikes(exchange, writer, sent):
+            cut = self._faults.cut
+            if cut is not None and await self.cuts.strikes(exchange, writer, sent, event):
                 return True
             await exchange.write(event)
             sent += 1

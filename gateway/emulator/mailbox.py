@@ -6,6 +6,8 @@ events may carry several; so nothing here grows with a slow reader.
 
 import asyncio
 
+from gateway.emulator.refusals import Refusal
+
 
 class ClientGone(Exception):
     """The client closed its side; there is nobody to answer."""
@@ -22,12 +24,13 @@ Share = tuple[int, int, bool]
 class Mailbox:
     """Filled by the engine loop, emptied by one request."""
 
-    __slots__ = ("_ended", "_gone", "_tokens", "_waiter")
+    __slots__ = ("_ended", "_failure", "_gone", "_tokens", "_waiter")
 
     def __init__(self) -> None:
         self._tokens: dict[int, int] = {}
         self._ended: set[int] = set()
         self._gone = False
+        self._failure: Refusal | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     def put(self, choice: int, n_tokens: int, *, ended: bool) -> None:
@@ -35,6 +38,11 @@ class Mailbox:
         self._tokens[choice] = self._tokens.get(choice, 0) + n_tokens
         if ended:
             self._ended.add(choice)
+        self._wake()
+
+    def fail(self, refusal: Refusal) -> None:
+        """The engine lost its sequences."""
+        self._failure = refusal
         self._wake()
 
     def close(self) -> None:
@@ -47,12 +55,15 @@ class Mailbox:
 
         Raises:
             ClientGone: the client has left.
+            Refusal: the engine lost its sequences; all that came before was taken.
             Silence: nothing came for `timeout_s`.
         """
-        if not self._tokens and not self._gone:
+        if not self._tokens and not self._gone and self._failure is None:
             await self._wait(timeout_s)
         if self._gone:
             raise ClientGone
+        if self._failure is not None and not self._tokens:
+            raise self._failure
         tokens, self._tokens = self._tokens, {}
         return [(choice, n, choice in self._ended) for choice, n in tokens.items()]
 

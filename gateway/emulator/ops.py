@@ -15,7 +15,7 @@ from gateway.emulator.exchange import Exchange
 from gateway.emulator.exposition import CONTENT_TYPE
 from gateway.emulator.faults import FaultKind, Faults
 from gateway.emulator.meters import Meters
-from gateway.emulator.refusals import bad_request
+from gateway.emulator.refusals import bad_request, crashed
 
 Route = Callable[[Exchange], Awaitable[None]]
 Routes = dict[str, dict[str, Route]]
@@ -51,7 +51,8 @@ class Operations:
         await exchange.answer(200, bodies.models_body(self._card, int(self._created)))
 
     async def _health(self, exchange: Exchange) -> None:
-        is_well = not self._faults.is_active(FaultKind.UNHEALTHY)
+        is_active = self._faults.is_active
+        is_well = not (is_active(FaultKind.UNHEALTHY) or is_active(FaultKind.CORE_DEAD))
         await exchange.answer(200 if is_well else 503, b"")
 
     async def _version(self, exchange: Exchange) -> None:
@@ -64,6 +65,8 @@ class Operations:
         slow = self._faults.get(FaultKind.SLOW_METRICS)
         if slow is not None:
             await exchange.mailbox.wait_gone(slow.value)
+        if self._faults.strike(FaultKind.NO_METRICS):
+            raise crashed()
         await exchange.answer(200, self._metrics_text(), content_type=CONTENT_TYPE.encode())
 
     def _metrics_text(self) -> bytes:

@@ -38,10 +38,15 @@ class EmulatorOptions:
     """0: answers have max_tokens tokens; j: (1 +- j) x max_tokens/1.5, never above max_tokens."""
     natural_tokens: int | None = None
     """Length of a chat answer without max_tokens; None: to the end of the context, as in vLLM."""
+    mean_tokens: int | None = None
+    """After so many tokens on average an answer ends by itself, where is told by its tokens alone;
+    None: never, as a model that knows no end."""
     sse_keep_alive_s: float = 0.0
     """A `: keep-alive` comment after so much silence in a stream; 0: never."""
     api_key: str | None = None
     """Asked for on /v1 routes when set."""
+    shutdown_timeout_s: float = 0.0
+    """Told to stop by SIGTERM, requests are left so long to finish; then they hang."""
     faults: tuple[str, ...] = ()
     """Active from the start; see `faults.parse_fault` for the form."""
 
@@ -50,6 +55,10 @@ class EmulatorOptions:
             raise ValueError("models: at least one, all different")
         if not 0 <= self.output_jitter <= 1:
             raise ValueError(f"output_jitter must be in 0..1, got {self.output_jitter}")
+        if self.mean_tokens is not None and self.mean_tokens < 1:
+            raise ValueError(f"mean_tokens must be at least 1, got {self.mean_tokens}")
+        if not self.shutdown_timeout_s >= 0:
+            raise ValueError(f"shutdown_timeout_s must be >= 0, got {self.shutdown_timeout_s}")
         self.engine_profile()
         for fault in self.faults:
             parse_fault(fault)

@@ -110,7 +110,9 @@ def _common(fields: schema.Fields, card: Card) -> dict[str, Any]:
     optional = fields.optional
     model = optional("model", schema.as_str) or card.models[0]
     frequency = optional("frequency_penalty", schema.as_float, default=0.0)
+    ignores_end = optional("ignore_eos", schema.as_bool, default=False)
     max_tokens = optional("max_tokens", schema.as_int)
+    min_tokens = optional("min_tokens", schema.as_int, default=0)
     n = optional("n", schema.as_int, default=1)
     presence = optional("presence_penalty", schema.as_float, default=0.0)
     seed = optional("seed", schema.as_int64)
@@ -118,6 +120,8 @@ def _common(fields: schema.Fields, card: Card) -> dict[str, Any]:
     return {
         "model": model,
         "max_tokens": max_tokens,
+        "ignores_end": ignores_end,
+        "min_tokens": min_tokens,
         "n": n,
         "penalises_output": bool(frequency or presence),
         "seed": seed,

@@ -18,15 +18,20 @@ from gateway.emulator.audio_request import Upload
 from gateway.emulator.calls import Card
 from gateway.emulator.connection import Connection
 from gateway.emulator.driver import Driver
-from gateway.emulator.faults import FaultKind, Faults
+from gateway.emulator.faults import Fault, FaultKind, Faults
 from gateway.emulator.meters import Meters
 from gateway.emulator.options import EmulatorOptions
+from gateway.emulator.refusals import crashed
 from gateway.emulator.vocabulary import Vocabulary
 from gateway.sim.replica import Engine
 
 BACKLOG = 2048
 KEEP_ALIVE_S = 5
 """uvicorn's default: how long an idle connection is kept."""
+DEATH_EXIT_S = 0.54
+"""From the death of the engine core to the end of the process, as measured."""
+FINISHED_POLL_S = 0.25
+"""How often an engine that was told to stop looks whether it has finished."""
 CLOSING_S_MAX = 5.0
 """How long requests get to notice that their connections are gone."""
 
@@ -66,6 +71,7 @@ class Emulator:
         self._state = ServerState()
         self._listener: asyncio.Server | None = None
         self._faults_changed = asyncio.Event()
+        self._is_ending = False
 
     @property
     def url(self) -> str:
@@ -101,6 +107,21 @@ class Emulator:
             for connection in tuple(self._state.connections):
                 connection.transport.abort()
 
+    async def wait_exit(self) -> int:
+        """Wait until a real engine's process would be gone; returns its exit status.
+
+        That is after `terminate`, once nothing hangs any more, and after `core-dead`.
+        """
+        while not self.faults.is_ending:
+            self._faults_changed.clear()
+            await self._faults_changed.wait()
+        if self.faults.is_active(FaultKind.CORE_DEAD):
+            await asyncio.sleep(DEATH_EXIT_S)
+            return 1
+        while self._app.in_flight:  # noqa: ASYNC110 - nothing tells, and nobody is in a hurry
+            await asyncio.sleep(FINISHED_POLL_S)
+        return 0
+
     async def wait_closed(self) -> None:
         """Wait until the requests have noticed that their connections are gone."""
         requests = tuple(self._state.tasks)
@@ -126,21 +147,40 @@ class Emulator:
 
     def _follow_faults(self) -> None:
         """Refuse at once when told so; listening again takes a turn of the loop."""
-        if self.faults.is_active(FaultKind.REFUSE) and self._listener is not None:
+        self._refuse_if_told()
+        if self._is_ending and not self.faults.is_ending:
+            self._driver.lose_all(crashed())
+            for connection in tuple(self._state.connections):
+                assert isinstance(connection, Connection)
+                connection.reset()
+        self._is_ending = self.faults.is_ending
+        self._faults_changed.set()
+        self._driver.follow_faults()
+
+    def _refuse_if_told(self) -> None:
+        if self.faults.is_refusing and self._listener is not None:
             self._stop_listening()
             for connection in tuple(self._state.connections):
                 connection.shutdown()
-        self._faults_changed.set()
-        self._driver.follow_faults()
 
     async def _keep_listening(self) -> None:
         while True:
             self._faults_changed.clear()
-            if self._listener is None and not self.faults.is_active(FaultKind.REFUSE):
+            self._refuse_if_told()
+            if self._listener is None and not self.faults.is_refusing:
                 await self._listen()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self.faults.left_s(FaultKind.REFUSE)):
+                async with asyncio.timeout(self._look_again_s()):
                     await self._faults_changed.wait()
+                continue
+            if self.faults.is_active(FaultKind.TERMINATE) and not self._app.in_flight:
+                self.faults.inject(Fault(FaultKind.TERMINATE))
+
+    def _look_again_s(self) -> float | None:
+        change_s = self.faults.change_s()
+        if change_s is None or not self.faults.is_active(FaultKind.TERMINATE):
+            return change_s
+        return min(change_s, FINISHED_POLL_S)
 
     async def _keep_date(self) -> None:
         while True:
@@ -169,8 +209,12 @@ async def running_emulator(options: EmulatorOptions | None = None) -> AsyncItera
         await emulator.wait_closed()
 
 
-def serve(options: EmulatorOptions, *, on_ready: Callable[[str], None] | None = None) -> None:
-    """Run one emulator as this process, until SIGTERM or SIGINT.
+def serve(options: EmulatorOptions, *, on_ready: Callable[[str], None] | None = None) -> int:
+    """Run one emulator as this process; returns its exit status.
+
+    SIGINT, or a second SIGTERM, ends it at once. SIGTERM is what it is to vLLM: with
+    `shutdown_timeout_s` requests finish first, and what is left then hangs until its client leaves.
+    SIGUSR1 freezes the engine core, and thaws it again; SIGUSR2 kills it.
 
     Args:
         options: what to emulate.
@@ -181,17 +225,42 @@ def serve(options: EmulatorOptions, *, on_ready: Callable[[str], None] | None = 
         OSError: the port is taken.
     """
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(options, on_ready or _ignore))
+        return runner.run(_serve(options, on_ready or _ignore))
 
 
-async def _serve(options: EmulatorOptions, on_ready: Callable[[str], None]) -> None:
+async def _serve(options: EmulatorOptions, on_ready: Callable[[str], None]) -> int:
     loop = asyncio.get_running_loop()
-    stopped = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
+    stopped = loop.create_future()
+
+    def stop() -> None:
+        if not stopped.done():
+            stopped.set_result(0)
+
     async with running_emulator(options) as emulator:
+        faults = emulator.faults
+
+        def terminate() -> None:
+            if faults.is_active(FaultKind.TERMINATE):
+                stop()
+            else:
+                faults.inject(Fault(FaultKind.TERMINATE, options.shutdown_timeout_s))
+
+        def freeze_or_thaw() -> None:
+            if faults.is_active(FaultKind.FREEZE):
+                faults.clear(FaultKind.FREEZE)
+            else:
+                faults.inject(Fault(FaultKind.FREEZE))
+
+        loop.add_signal_handler(signal.SIGINT, stop)
+        loop.add_signal_handler(signal.SIGTERM, terminate)
+        if sys.platform != "win32":
+            loop.add_signal_handler(signal.SIGUSR1, freeze_or_thaw)
+            loop.add_signal_handler(signal.SIGUSR2, faults.inject, Fault(FaultKind.CORE_DEAD))
         on_ready(emulator.url)
-        await stopped.wait()
+        exiting = asyncio.create_task(emulator.wait_exit(), name="exit")
+        await asyncio.wait((stopped, exiting), return_when=asyncio.FIRST_COMPLETED)
+        exiting.cancel()
+        return 0 if stopped.done() else exiting.result()
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

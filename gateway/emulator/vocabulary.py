@@ -10,6 +10,7 @@ import re
 import string
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 
 from gateway.emulator.words import WORDS
 
@@ -18,10 +19,24 @@ START, END = 1, 2
 SPECIAL_NAMES = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 FIRST_BYTE = len(SPECIAL_NAMES)
 
-LEAD = FIRST_BYTE + 0xC3
-"""A byte that begins a two-byte character: its text is held back until the next token."""
-TAILS = range(FIRST_BYTE + 0xA0, FIRST_BYTE + 0xC0)
-"""Bytes that complete it, to one of the letters from a-grave to y-diaeresis."""
+
+def _bytes(first: int, last: int) -> range:
+    return range(FIRST_BYTE + first, FIRST_BYTE + last + 1)
+
+
+SPELLINGS = MappingProxyType(
+    {
+        FIRST_BYTE + 0xC3: (_bytes(0xA0, 0xBF),),
+        FIRST_BYTE + 0xE4: (_bytes(0xB8, 0xBF), _bytes(0x80, 0xBF)),
+        FIRST_BYTE + 0xF0: (_bytes(0x9F, 0x9F), _bytes(0x98, 0x98), _bytes(0x80, 0xBF)),
+    }
+)
+"""Bytes that begin a character of two, three or four tokens, and what may follow each: letters with
+accents, Chinese, faces. Text is held back until the last of them."""
+CHARACTER_TOKENS_MAX = 4
+_SHARES = {FIRST_BYTE + 0xC3: 6, FIRST_BYTE + 0xE4: 3, FIRST_BYTE + 0xF0: 2}
+
+REPLACEMENT = "\ufffd"
 
 WORDS_REMEMBERED = 8192
 """Bound of the cache from words to ids."""
@@ -39,17 +54,19 @@ class Vocabulary:
         pieces += [f" {a}".encode() for a in string.ascii_letters]
         self._first_word = len(pieces)
         pieces += [f" {word}".encode() for word in WORDS]
-        self._pieces = pieces
+        self.pieces = tuple(pieces)
+        """Bytes of each token; the special ones have none."""
         self.texts = tuple(piece.decode("utf-8", "replace") for piece in pieces)
         """Text of each token by itself."""
         self._ids = {piece: id for id, piece in enumerate(pieces) if piece}
         self._word_ids = lru_cache(WORDS_REMEMBERED)(self._split)
         marks = [FIRST_BYTE + byte for byte in b',.,.,.\n"']
-        self.produced = (*range(self._first_word, len(pieces)), *marks, *[LEAD] * 6)
+        leads = [lead for lead, share in _SHARES.items() for _ in range(share)]
+        self.produced = (*range(self._first_word, len(pieces)), *marks, *leads)
         """Ids that generation draws from, some more than once."""
 
     def __len__(self) -> int:
-        return len(self._pieces)
+        return len(self.pieces)
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text; `decode` gives the text back."""
@@ -60,7 +77,7 @@ class Vocabulary:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids; special tokens have none, incomplete characters become U+FFFD."""
-        return b"".join([self._pieces[id] for id in ids]).decode("utf-8", "replace")
+        return b"".join([self.pieces[id] for id in ids]).decode("utf-8", "replace")
 
     def encode_chat(
         self, messages: Sequence[tuple[str, str]], *, opens_answer: bool, continues_last: bool
@@ -83,7 +100,7 @@ class Vocabulary:
         """How `/tokenize` shows one token."""
         if id < FIRST_BYTE:
             return SPECIAL_NAMES[id]
-        return self._pieces[id].decode("latin-1").replace(" ", "\u0120").replace("\n", "\u010a")
+        return self.pieces[id].decode("latin-1").replace(" ", "\u0120").replace("\n", "\u010a")
 
     def _split(self, word: bytes) -> tuple[int, ...]:
         whole = self._ids.get(word)
@@ -94,5 +111,5 @@ class Vocabulary:
         while at < len(word):
             pair = word[at : at + 2]
             ids.append(self._ids.get(pair) or self._ids[word[at : at + 1]])
-            at += len(self._pieces[ids[-1]])
+            at += len(self.pieces[ids[-1]])
         return tuple(ids)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.emulator.text import REPLACEMENT, Output
-from gateway.emulator.vocabulary import LEAD, TAILS, Vocabulary
+from gateway.emulator.text import END_OF_TEXT, Output
+from gateway.emulator.vocabulary import FIRST_BYTE, REPLACEMENT, SPELLINGS, Vocabulary
 
 VOCABULARY = Vocabulary()
 
@@ -54,22 +54,80 @@ def test_deltas_join_to_the_decoded_ids_and_half_a_character_is_held_back() -> N
     """Empty deltas and multi-byte text are what makes event counting wrong; they must occur."""
     output = Output(VOCABULARY, VOCABULARY.encode("hello"))
     ids, deltas = [], []
-    for _ in range(2000):
+    for _ in range(4000):
         new, text = output.take(1)
         ids += new
         deltas.append(text)
-    if ids[-1] == LEAD:
-        ids.pop()
-    assert "".join(deltas) == VOCABULARY.decode(ids)
+    assert "".join(deltas) == VOCABULARY.decode(ids).rstrip(REPLACEMENT)
     assert "" in deltas
-    assert any(ord(letter) > 127 for letter in "".join(deltas))
+    lengths = {len(letter.encode()) for letter in "".join(deltas)}
+    assert lengths == {1, 2, 3, 4}
+    assert REPLACEMENT not in "".join(deltas)
 
 
-def test_the_tail_of_a_character_whose_lead_is_in_the_prompt_is_a_replacement() -> None:
-    """A cut inside a character is the hard case of continuation and must look as in the engine."""
-    ids, text = Output(VOCABULARY, [5, LEAD]).take(1)
-    assert ids[0] in TAILS
-    assert text == REPLACEMENT
+@pytest.mark.parametrize("lead", SPELLINGS)
+def test_after_a_cut_inside_a_character_the_prompt_is_said_again(lead: int) -> None:
+    """A gateway that cuts there sends a user the prompt; only this tells it from a clean cut."""
+    prompt = [*VOCABULARY.encode("hello world"), lead]
+    text, missing = "", len(SPELLINGS[lead])
+    output = Output(VOCABULARY, prompt)
+    for left in range(missing, 0, -1):
+        assert text == ""
+        ids, text = output.take(1)
+        assert ids[0] in SPELLINGS[lead][missing - left]
+    assert text.startswith("hello world")
+    assert len(text) == len("hello world") + 1
+    assert REPLACEMENT not in text + output.take(1)[1]
+
+
+def test_stray_bytes_are_told_with_the_text_after_them() -> None:
+    """Recorded: an empty delta, then U+FFFD and the next token's text in one."""
+    byte = FIRST_BYTE + 0xE4
+    output = Output(VOCABULARY, VOCABULARY.encode("hi"))
+    output.recite([byte, *VOCABULARY.encode("a"), byte, byte, *VOCABULARY.encode("b"), byte])
+    assert [output.take(1)[1] for _ in range(6)] == [
+        *("", f"{REPLACEMENT}a", "", "", f"{REPLACEMENT * 2}b", "")
+    ]
+
+
+@given(
+    prompt=st.lists(st.integers(0, len(VOCABULARY) - 1), min_size=1, max_size=20),
+    cut=st.integers(0, 400),
+)
+def test_an_answer_that_ends_by_itself_ends_there_when_continued(
+    prompt: list[int], cut: int
+) -> None:
+    """The end is a token like any other; a continuation that misses it would go on for ever."""
+    output = Output(VOCABULARY, prompt)
+    length = output.look_ahead(400, mean_tokens=50)
+    whole = output.take(length)[0]
+    assert (whole[-1] == END_OF_TEXT) == (output.finish_reason == "stop")
+    assert END_OF_TEXT not in whole[:-1]
+    cut = min(cut, length - 1)
+    rest = Output(VOCABULARY, prompt + whole[:cut])
+    assert rest.take(rest.look_ahead(400 - cut, mean_tokens=50))[0] == whole[cut:]
+    assert rest.finish_reason == output.finish_reason
+
+
+def test_answers_that_end_by_themselves_are_as_long_as_asked_for() -> None:
+    """A load of the wrong length measures something else."""
+    prompts = ([number] for number in range(3, 503))
+    lengths = [Output(VOCABULARY, each).look_ahead(2000, mean_tokens=50) for each in prompts]
+    assert 40 < sum(lengths) / len(lengths) < 60
+    assert min(Output(VOCABULARY, [9]).look_ahead(99, mean_tokens=1, min_tokens=7), 99) == 8
+
+
+def test_text_that_may_begin_a_stop_string_is_held_back() -> None:
+    """Recorded: ids run ahead of the text, which matters to who continues from them."""
+    output = Output(VOCABULARY, [7])
+    stop = "zzzzqqqq"
+    length = output.look_ahead(12, stops=(stop,))
+    full = Output(VOCABULARY, [7]).take(12)[1]
+    sent = ""
+    for step in range(1, length + 1):
+        sent += output.take(1, ended=step == length)[1]
+        so_far = Output(VOCABULARY, [7]).take(step)[1]
+        assert sent == (full if step == length else so_far[: max(0, len(so_far) - 7)])
 
 
 @pytest.mark.parametrize("stop", ["e", "th", " in", "of the moon"])
@@ -78,7 +136,7 @@ def test_a_stop_string_ends_the_text_before_itself(stop: str) -> None:
     prompt = VOCABULARY.encode("a story")
     unstopped = Output(VOCABULARY, prompt).take(400)[1]
     output = Output(VOCABULARY, prompt)
-    length = output.stop_at((stop, "never in this text"), 400)
+    length = output.look_ahead(400, stops=(stop, "never in this text"))
     text = "".join(output.take(1)[1] for _ in range(length))
     assert text == unstopped.partition(stop)[0][: len(text)]
     assert (output.stop_reason == stop) == (stop in unstopped)
