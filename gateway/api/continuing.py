@@ -87,9 +87,8 @@ async def rest_of(life: Life, around: Surroundings, replica: str) -> bytes:
     assert strand is not None
     dropped = await _unsent_ids(life, around, replica, strand)
     ids = strand.cut(dropped)
-    if not strand.can_go_on():
-        assert strand.obstacle is not None
-        raise CannotContinueError(strand.obstacle)
+    if strand.standing is not None:
+        raise CannotContinueError(strand.standing)
     left = call.output_tokens_max
     if left is None:
         # For a chat an engine takes what its context leaves; for a completion it takes 16.

@@ -166,7 +166,7 @@ class Exchange:
             or self._cancels
             or self.writing_since is not None  # what is being written would be lost
             or strand is None
-            or not strand.can_go_on()
+            or not strand.can_go_on
         ):
             return False
         self._is_moving = True
@@ -203,10 +203,10 @@ class Exchange:
         strand, obstacle = self._strand, self._life.obstacle
         if strand is not None:
             self.close()
-            if strand.can_go_on():
+            if strand.can_go_on:
                 self._life.strand = strand
                 return ContinueElsewhereError(self._grant.replica, error, is_moved=self._is_moving)
-            obstacle = strand.obstacle
+            obstacle = strand.standing
         return continuing.explained(error, obstacle)
 
     def _is_interrupted(self) -> bool:
@@ -477,7 +477,8 @@ class Exchange:
         usage, life.usage = continuing.usages_of(strand, usage)
         is_complete |= strand.is_finished
         outcome = self._outcome or (Outcome.DONE if is_complete else Outcome.FAILED)
-        goes_on = outcome is Outcome.FAILED and strand.can_go_on()
+        # What it sent last may not have been read yet.
+        goes_on = outcome is Outcome.FAILED and strand.obstacle is None
         self._grant.finish(outcome, usage, life.tpot_s, goes_on=goes_on)
 
 

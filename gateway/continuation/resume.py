@@ -65,6 +65,6 @@ def _with_usage(asked: Mapping[str, Raw]) -> Raw:
     if not options.startswith(b"{"):
         return Raw(b'{"include_usage":true}')
     members = _MEMBERS.decode(options)
-    if members.get("include_usage", Raw(b"null")) != b"true":
+    if bytes(members.get("include_usage", Raw(b"null"))) != b"true":
         members.pop("continuous_usage_stats", None)
     return Raw(msgspec.json.encode({**members, "include_usage": Raw(b"true")}))

@@ -14,15 +14,22 @@ _NULL = b"null"
 class Rewrap:
     """Gives the chunks of a completion the shape of the stream before them."""
 
-    __slots__ = ("_front", "_is_chat", "_output_tokens", "_prompt_tokens")
+    __slots__ = ("_front", "_is_chat", "_output_tokens", "_prompt_tokens", "_told_tokens")
 
     def __init__(
-        self, *, front: bytes, is_chat: bool, prompt_tokens: int, output_tokens: int
+        self,
+        *,
+        front: bytes,
+        is_chat: bool,
+        prompt_tokens: int,
+        output_tokens: int,
+        told_tokens: int,
     ) -> None:
         """`front`: see `front_of`; `prompt_tokens` are of the client's own prompt.
 
-        `output_tokens`: those that became part of the prompt.
+        `output_tokens`: those that became part of the prompt; `told_tokens`: those that were sent.
         """
+        self._told_tokens = told_tokens
         self._front = front
         self._is_chat = is_chat
         self._prompt_tokens = prompt_tokens
@@ -65,7 +72,11 @@ class Rewrap:
         assert chunk.usage is not None
         told = chunk.usage.get("completion_tokens", _NULL)
         output = int(told) if bytes(told).isdigit() else 0
-        return usage_of(self._prompt_tokens, self._output_tokens + output)
+        output += self._output_tokens
+        if chunk.choices:
+            # While it goes on, a count that its client has seen must not fall.
+            output = max(output, self._told_tokens)
+        return usage_of(self._prompt_tokens, output)
 
 
 def usage_of(prompt_tokens: int, output_tokens: int) -> bytes:

@@ -31,9 +31,9 @@ class Strand:
 
     __slots__ = (
         "_doubt", "_front", "_head", "_held", "_ids", "_kept", "_kept_end", "_middle", "_prompt",
-        "_rewrap", "_tail", "_to_hide", "base_tokens", "error", "has_usage", "is_chat", "is_done",
-        "is_finished", "is_greedy", "notes", "obstacle", "output_tokens", "prompt_tokens",
-        "shows_ids",
+        "_rewrap", "_sent_tokens", "_tail", "_to_hide", "base_tokens", "error", "has_usage",
+        "is_chat", "is_done", "is_finished", "is_greedy", "notes", "obstacle", "output_tokens",
+        "prompt_tokens", "shows_ids",
     )  # fmt: skip
 
     def __init__(self, *, is_chat: bool, is_greedy: bool, shows_ids: bool) -> None:
@@ -63,6 +63,8 @@ class Strand:
         """How many of these came with that text; the text of some may have been still to come."""
         self.base_tokens = 0
         """How much of the output another replica was given as a prompt."""
+        self._sent_tokens = 0
+        """Most output there was at any break."""
         self._to_hide = 0
         """So many ids that come again were shown to the client already."""
         self._held = b""
@@ -116,16 +118,21 @@ class Strand:
         """How many of the last kept ids may have text that was not sent; 0: none has."""
         return self._doubt if self._doubt > 1 else 0
 
+    @property
     def can_go_on(self) -> bool:
-        """Whether another replica could go on here; `obstacle` says why not."""
-        if self.is_finished:
-            return False
+        """Whether another replica could go on here, and something is missing."""
+        return not self.is_finished and self.standing is None
+
+    @property
+    def standing(self) -> Obstacle | None:
+        """What stands against going on here, with what has been seen so far."""
         if self.obstacle is None:
             if self._prompt is None:
-                self.obstacle = Obstacle.NO_IDS
-            elif self.shows_ids and not self.is_greedy and self.output_tokens > self._kept:
-                self.obstacle = Obstacle.SHOWN
-        return self.obstacle is None
+                return Obstacle.NO_IDS
+            sent = max(self.output_tokens, self._sent_tokens)
+            if self.shows_ids and not self.is_greedy and sent > self._kept:
+                return Obstacle.SHOWN
+        return self.obstacle
 
     def window(self, dropped: int) -> bytes:
         """The inside of a JSON list of the last kept ids but `dropped`, and a few before."""
@@ -143,8 +150,9 @@ class Strand:
 
     def goes_on(self, note: bytes) -> None:
         """From now on `chunk` is fed a completion that goes on from what `cut` returned."""
+        self._sent_tokens = max(self._sent_tokens, self.output_tokens)
         if self.shows_ids:
-            self._to_hide = self.output_tokens - self._kept
+            self._to_hide = self._sent_tokens - self._kept
         del self._ids[self._kept_end :]
         self.output_tokens = self.base_tokens = self._kept
         self.error, self._held = None, b""
@@ -154,6 +162,7 @@ class Strand:
             is_chat=self.is_chat,
             prompt_tokens=self.prompt_tokens,
             output_tokens=self._kept,
+            told_tokens=self._sent_tokens,
         )
 
     def _known(self) -> bytes:

@@ -98,7 +98,12 @@ class Ticket:
         """The engine began."""
 
     def finish(
-        self, outcome: Outcome, usage: Usage | None = None, tpot_s: float | None = None
+        self,
+        outcome: Outcome,
+        usage: Usage | None = None,
+        tpot_s: float | None = None,
+        *,
+        goes_on: bool = False,
     ) -> None:
         """Only the first end counts, as in the product."""
         self.ends.append((outcome, usage))
