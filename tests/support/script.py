@@ -192,11 +192,12 @@ class Script:
         outcome: Outcome = Outcome.DONE,
         usage: Usage | None = None,
         tpot_s: float | None = None,
+        goes_on: bool = False,
     ) -> Self:
         """The upstream ended; without `usage` it reports what the request was said to need."""
         for id in ids:
             self._gone(id)
-            self.tell(Finished(id, outcome, usage or self._truth[id], tpot_s))
+            self.tell(Finished(id, outcome, usage or self._truth[id], tpot_s, goes_on))
         return self
 
     def cancel(self, *ids: str) -> Self:
