@@ -155,7 +155,7 @@ class Bounds:
     """Most sessions whose replica is remembered, in one pool."""
     retry_after_s_max: float = 30.0
     attempts: int = 3
-    """Most replicas one request is tried on before its first byte."""
+    """Most replicas one request is tried on, before its first byte and after it."""
     client_stall_s: float = 60.0
     """A client that reads nothing for this long while its buffer is full is cut off."""
 

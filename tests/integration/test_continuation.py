@@ -385,3 +385,28 @@ async def test_what_cannot_be_continued_is_not_moved(two: Site) -> None:
         exchange, task = exchange_of(two)
         assert not exchange.move_away(task)
     await eventually(lambda: two.running.in_flight == 0)
+
+
+async def test_a_stream_that_stalls_goes_on_elsewhere(two: Site) -> None:
+    """An engine that hangs keeps its connections; its readers would wait for ever."""
+    asked = body(CHAT)
+    breaking(two, Break(ends(CHAT, asked)[6], "hang"))
+    reading = asyncio.create_task(two.heard(CHAT, asked))
+    under_way = two.running.gateway.relay.open
+    await eventually(lambda: any(each.output_tokens > 5 for each in under_way))
+    exchange, task = exchange_of(two)
+    exchange.give_up(task)
+    (await reading).check_is(whole(CHAT, asked))
+
+
+async def test_an_answer_that_stalls_after_its_reason_is_ended(two: Site) -> None:
+    """It is complete; only its usage did not come."""
+    asked = body(CHAT, **USAGE)
+    breaking(two, Break(ends(CHAT, asked)[-3], "hang"))
+    reading = asyncio.create_task(two.heard(CHAT, asked))
+    under_way = two.running.gateway.relay.open
+    await eventually(lambda: any(each.output_tokens > 20 for each in under_way))
+    exchange, task = exchange_of(two)
+    assert not exchange.move_away(task)
+    exchange.give_up(task)
+    (await reading).check_is(whole(CHAT, asked))
