@@ -130,7 +130,7 @@ def _shape(
     ids: str = "",
     telling_ids: Shape | None = None,
 ) -> Shape:
-    start, _, end = _choice(head, piece, "null", ids).partition("%s")
+    start, _, end = _choice(head, piece, "null", ids=ids).partition("%s")
     size = EVENT_BYTES_WITH_IDS if ids else EVENT_BYTES
     pad = "x" * (size - len(start) - len(end) - len(stamp_of(0)))
     return Shape(
@@ -138,7 +138,7 @@ def _shape(
         opening=opening,
         before_stamp=f"{size:x}\r\n{start}".encode(),
         after_stamp=f"{pad}{end}\r\n".encode(),
-        finish=chunk(_choice(head, piece % "", '"length","stop_reason":null', ids).encode()),
+        finish=chunk(_choice(head, piece % "", '"length","stop_reason":null', ids=ids).encode()),
         usage_head=head,
         telling_ids=telling_ids,
     )
@@ -151,7 +151,7 @@ def _head(prefix: str, kind: str) -> str:
     )
 
 
-def _choice(head: str, piece: str, finish: str, ids: str = "", after: str = "") -> str:
+def _choice(head: str, piece: str, finish: str, *, ids: str = "", after: str = "") -> str:
     return f'{head}"choices":[{{"index":0,{piece},"finish_reason":{finish}{ids}}}]{after}}}\n\n'
 
 
