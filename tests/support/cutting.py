@@ -28,7 +28,7 @@ class CuttingProxy:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection of the gateway's, and the one to the engine that belongs to it."""
         engine_reader, engine_writer = await asyncio.open_connection(self._host, self._port)
-        there = asyncio.ensure_future(_copied(reader, engine_writer))
+        there = asyncio.create_task(_copied(reader, engine_writer))
         try:
             left: int | None = None
             while data := await engine_reader.read(65536):
@@ -45,8 +45,8 @@ class CuttingProxy:
             return
         finally:
             there.cancel()
-            for each in (writer, engine_writer):
-                each.transport.abort() if each is engine_writer else each.close()
+            writer.close()
+            engine_writer.transport.abort()
 
 
 @asynccontextmanager

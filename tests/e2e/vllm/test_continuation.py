@@ -6,6 +6,7 @@ breaks lie within a character. FAIRGATE_TRIALS says how often each engine dies.
 
 import asyncio
 import os
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from tests.e2e.processes import free_port
 from tests.e2e.vllm.conftest import Say
 from tests.e2e.vllm.engines import MODEL, Replica, running_replicas
 from tests.support.breaking import CHAT, COMPLETIONS, ON, Heard
+from tests.support.cutting import cutting
 from tests.support.gateway import Running, client, eventually, running_gateway
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1_800)]
@@ -31,6 +33,8 @@ FLAGS = (
     "--max-model-len", "4096", "--kv-cache-memory-bytes", "256M", "--scheduling-policy", "fcfs",
     "--max-num-seqs", str(SLOTS),
 )  # fmt: skip
+CUTS = 40 * TRIALS
+WORDS = ("date", "parse", "\u5317\u4eac", "def", "main", "\u00e9", "\U0001f642")
 PATIENT: dict[str, Any] = {
     # A processor that others use too is many times slower than its usual self for seconds.
     "tiers": [{**ON[0], "tpot_limit_ms": 60_000}],
@@ -119,3 +123,47 @@ async def killed(running: Running, dies: Replica, kill: Kill) -> tuple[list[Hear
         heard = await reading
     await eventually(lambda: running.in_flight == 0)
     return heard, sum(bool(each.comments) for each in heard)
+
+
+async def test_a_connection_cut_at_any_byte_doubles_and_loses_no_character(say: Say) -> None:
+    """Half of the breaks lie within a character; a reader would see rubbish in every other one."""
+    chance = random.Random(1)
+    continued = 0
+    flags = ("--max-num-seqs", str(SLOTS))
+    with running_replicas(free_port(), free_port(), flags=flags, model="tiny") as replicas:
+        async with (
+            cutting(replicas[0].url) as one,
+            cutting(replicas[1].url) as other,
+            running_gateway(one.url, other.url, wait_ready=False, **PATIENT) as running,
+            httpx.AsyncClient(base_url=replicas[0].url, timeout=60) as direct,
+            httpx.AsyncClient(base_url=running.url, timeout=60) as through,
+        ):
+            await ready(running)
+            one.cuts = other.cuts = []
+            for _ in range(CUTS):
+                asks = any_request(chance)
+                whole = await Reading(*asks).read(direct)
+                one.cuts.append(chance.randint(500, max(501, len(whole.stream.encode()))))
+                heard = await Reading(*asks).read(through)
+                heard.check_is(whole)
+                continued += bool(heard.comments)
+                one.cuts.clear()
+    say(f"{CUTS} of {CUTS} streams the same to the character, {continued} of them continued")
+    assert continued > CUTS // 2
+
+
+def any_request(chance: random.Random) -> tuple[str, dict[str, Any]]:
+    """(path, body) of some stream without chance."""
+    words = " ".join(chance.choices(WORDS, k=chance.randint(1, 20)))
+    body: dict[str, Any] = {
+        "model": MODEL, "stream": True, "temperature": 0, "max_tokens": chance.randint(5, 150),
+    }  # fmt: skip
+    if chance.random() < 0.4:
+        body["stream_options"] = {"include_usage": True}
+    if chance.random() < 0.3:
+        body["return_token_ids"] = True
+    if chance.random() < 0.3:
+        body["stream_interval"] = chance.randint(2, 6)
+    if chance.random() < 0.5:
+        return COMPLETIONS, {**body, "prompt": words}
+    return CHAT, {**body, "messages": [{"role": "user", "content": words}]}
