@@ -9,6 +9,7 @@ COMPILED := $(wildcard gateway/core/*.py) \
 	$(addprefix gateway/api/, auth.py cycle.py disconnect.py exchange.py framing.py front.py \
 		inbound.py life.py models.py outflow.py outgoing.py passing.py prefix.py relay.py \
 		reply.py rewrite.py shapes.py surroundings.py wire.py) \
+	$(addprefix gateway/continuation/, strand.py) \
 	$(addprefix gateway/runtime/, admission.py dispatcher.py gate.py) \
 	$(addprefix gateway/telemetry/, series.py) \
 	$(addprefix gateway/tenancy/, keys.py) \

@@ -84,6 +84,8 @@ class Gateway:
             settled=self._settled,
             prefixes=Prefixes() if is_wanted(policy) else None,
             places=places,
+            continues=lambda tier: self.scheduler.policy.tiers[tier].continuation,
+            continuation_wait_s=lambda: self.scheduler.policy.continuation_wait_s,
         )
         stored = StoredResponses(places=places, fleet=self.fleet, keyring=keyring, asking=asking)
         operations = Operations(

@@ -56,6 +56,11 @@ def word_for_off(value: object) -> object:
     return "off" if value is False else value
 
 
+def switched(value: object) -> object:
+    """`on` and `off`, which YAML itself takes for booleans only where they have no quotes."""
+    return {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value
+
+
 def matching(pattern: str, wanted: str) -> AfterValidator:
     """A text that matches `pattern` as a whole; `wanted` says in words what that is."""
 
@@ -131,6 +136,7 @@ Dns = Annotated[
         r"[A-Za-z0-9._-]+:[1-9]\d{0,4}", "must be a name with its port, like vllm-headless:8000"
     ),
 ]
+Switch = Annotated[bool, BeforeValidator(switched)]
 Origin = Annotated[
     str,
     matching(
@@ -212,6 +218,7 @@ class TierSection(Section):
     room: RoomSection = RoomSection()
     ttft_target_ms: Positive | None = None
     tpot_target_ms: Positive | None = None
+    continuation: Switch = False
 
 
 class WeightsSection(Section):

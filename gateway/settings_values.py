@@ -237,6 +237,7 @@ class Settings(Document):
             room=_room(tier.room),
             ttft_target_ms=tier.ttft_target_ms,
             tpot_target_ms=tier.tpot_target_ms,
+            continuation=tier.continuation,
         )
 
     def _tenants(self) -> dict[str, Tenant]:

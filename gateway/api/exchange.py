@@ -7,7 +7,8 @@ import asyncio
 import re
 from typing import NoReturn
 
-from gateway.api import outgoing
+from gateway.api import continuing, outgoing
+from gateway.api.continuing import ContinueElsewhereError
 from gateway.api.life import Life
 from gateway.api.openai import EngineError, engine_error
 from gateway.api.passing import beginning_of, error_body_of
@@ -15,11 +16,14 @@ from gateway.api.reply import EVENT_STREAM, JSON_TYPE, Direct, Reply
 from gateway.api.shapes import shape_of
 from gateway.api.stored import Place
 from gateway.api.surroundings import Surroundings
+from gateway.continuation import resume
+from gateway.continuation.strand import Strand
 from gateway.core.messages import Fault, Outcome, Usage
 from gateway.errors import GatewayError, UpstreamFailedError, UpstreamTimeoutError
 from gateway.runtime.gate import Grant, RecalledError
 from gateway.upstream.connection import Answer, UpstreamBrokenError
 from gateway.upstream.figures import response_id_in
+from gateway.upstream.pieces import Sendable
 from gateway.upstream.sse import RESPONSE_TAIL_BYTES, Events, PlainMeter, StreamMeter
 
 WHOLE_ANSWER_BYTES_MAX = 1 << 20
@@ -58,6 +62,11 @@ class Exchange:
         self._grant = grant
         self._around = surroundings
         self._rewrite = surroundings.rewrite_for(life)
+        self._strand = life.strand
+        """What is kept of a stream that may be continued; None for any other."""
+        self._resumes = life.strand is not None
+        """Whether it goes on with a stream that broke elsewhere."""
+        self._is_moving = False
         self._answer: Answer | None = None
         self._sends = 0
         self._sent_at: float | None = None
@@ -111,7 +120,10 @@ class Exchange:
         return self._meter.last_at or self._sent_at
 
     async def run(self) -> None:
-        """Carry it out. Raises RetryElsewhereError, or GatewayError for the client."""
+        """Carry it out.
+
+        Raises RetryElsewhereError, ContinueElsewhereError, or GatewayError for the client.
+        """
         try:
             await self._run()
         except asyncio.CancelledError:
@@ -120,12 +132,18 @@ class Exchange:
             if self._is_cut_off:
                 self.abandoned()
                 raise ClientStalledError from None
-            self._fault = Fault.STALLED
+            if self._is_moving:
+                self._outcome = Outcome.CANCELLED
+            else:
+                self._fault = Fault.STALLED
             self.close()
             self._grant.finish(Outcome.FAILED, fault=self._fault)
+            if self._strand is not None and self._strand.is_finished:
+                await self._reply.finish(self._missing_end())
+                return
             error = UpstreamTimeoutError("The engine stopped answering.")
             if self._is_passing:
-                raise error from None
+                raise self._broken(error) from None
             raise RetryElsewhereError(self._grant.replica, error) from None
 
     def look_at_client(self, now: float) -> None:
@@ -148,6 +166,24 @@ class Exchange:
         """The engine has stalled: end this, which `task` carries, as a failure of the engine."""
         self._interrupt(task)
 
+    def move_away(self, task: "asyncio.Task[None]") -> bool:
+        """Let another replica go on with the stream that `task` carries.
+
+        False: it cannot be moved, at least not now, and goes on here.
+        """
+        strand = self._strand
+        if (
+            not self._is_passing
+            or self._cancels
+            or self.writing_since is not None  # what is being written would be lost
+            or strand is None
+            or not strand.can_go_on
+        ):
+            return False
+        self._is_moving = True
+        self._interrupt(task)
+        return True
+
     def _interrupt(self, task: "asyncio.Task[None]") -> None:
         self._cancels += 1
         task.cancel()
@@ -169,7 +205,20 @@ class Exchange:
             else:
                 await self._pass_plain(answer, first)
         except UpstreamBrokenError as broken:
-            raise _broke_off(broken) from broken
+            raise self._broken(_broke_off(broken)) from broken
+        except UpstreamFailedError as failed:
+            raise self._broken(failed) from None
+
+    def _broken(self, error: GatewayError) -> Exception:
+        """What becomes of a stream that broke with `error` after its first byte."""
+        strand, obstacle = self._strand, self._life.obstacle
+        if strand is not None:
+            self.close()
+            if strand.can_go_on:
+                self._life.strand = strand
+                return ContinueElsewhereError(self._grant.replica, error, is_moved=self._is_moving)
+            obstacle = strand.standing
+        return continuing.explained(error, obstacle)
 
     def _is_interrupted(self) -> bool:
         """Whether the cancellation under way is ours alone; it is taken back then."""
@@ -236,7 +285,9 @@ class Exchange:
     async def _sent(self) -> Answer:
         life, grant = self._life, self._grant
         self._sends += 1
-        life.replica, life.waited_s, life.position = grant.replica, grant.waited_s, grant.position
+        life.replica = grant.replica
+        if not self._resumes:
+            life.waited_s, life.position = grant.waited_s, grant.position
         self._sent_at = self._around.clock()
         if life.sent_at is None:
             life.sent_at = self._sent_at
@@ -247,13 +298,24 @@ class Exchange:
             self._meter = PlainMeter(self._around.clock, tail_bytes=RESPONSE_TAIL_BYTES)
         else:
             self._meter = PlainMeter(self._around.clock)
+        path, body = await self._request()
         self._answer = await self._around.fleet.client(grant.replica).send(
-            life.route.engine_path,
-            outgoing.body(life, self._around.engine_priority(grant.replica, self._tier)),
+            path,
+            body,
             headers=outgoing.header_lines(life, self._sends),
             meter=self._meter,
         )
         return self._answer
+
+    async def _request(self) -> tuple[bytes, bytes | Sendable]:
+        """Path and body for this replica. Raises UpstreamBrokenError, CannotContinueError."""
+        life, replica = self._life, self._grant.replica
+        if self._resumes:
+            return resume.PATH, await continuing.rest_of(life, self._around, replica)
+        self._strand = strand = continuing.strand_for(life, self._around, replica)
+        priority = self._around.engine_priority(replica, self._tier)
+        asks_ids = strand is not None and not strand.shows_ids
+        return life.route.engine_path, outgoing.body(life, priority, asks_ids=asks_ids)
 
     async def _first_event(
         self, answer: Answer, meter: StreamMeter
@@ -281,7 +343,7 @@ class Exchange:
         outcome = Outcome.REJECTED if problem.is_clients else Outcome.FAILED
         self._grant.finish(outcome, fault=problem.fault)
         error = problem.as_error()
-        if problem.is_clients:
+        if problem.is_clients and not self._resumes:
             raise error
         raise RetryElsewhereError(self._grant.replica, error)
 
@@ -305,8 +367,11 @@ class Exchange:
         self._around.places.note(ident, place)
 
     def _describe(self, answer: Answer) -> None:
-        """Headers that tell the client how it was served."""
+        """Headers that tell the client how it was served; a comment, where it goes on."""
         life, reply = self._life, self._reply
+        if self._resumes:
+            continuing.resumed(life)
+            return
         if answer.content_encoding is not None:
             reply.add_header(b"content-encoding", answer.content_encoding)
         reply.add_header(b"x-fairgate-queue-ms", b"%d" % round(life.waited_s * 1000))
@@ -317,20 +382,29 @@ class Exchange:
             reply.add_header(b"x-fairgate-model", life.model.encode("latin-1", "replace"))
 
     async def _pass_stream(self, answer: Answer, first: bytes) -> None:
-        reply, rewrite, clock = self._reply, self._rewrite, self._around.clock
+        reply, rewrite, strand, clock = (
+            self._reply, self._rewrite, self._strand, self._around.clock
+        )  # fmt: skip
         await reply.begin_stream(answer.header(b"content-type") or EVENT_STREAM)
         data = first
         try:
             while data:
-                if rewrite is not None:
+                if strand is not None:
+                    data = strand.chunk(data)
+                if rewrite is not None and data:
                     data = rewrite.chunk(data)
                 if data:
                     self.writing_since = clock()
                     await reply.write(data)
                     self.writing_since = None
-                if reply.direct is not None:
+                if reply.direct is not None and not (strand is not None and strand.is_broken):
                     await self._pour(answer, reply.direct)
+                if strand is not None and strand.is_broken:
+                    break
                 data = await answer.read()
+        except UpstreamBrokenError:
+            if strand is None or not strand.is_finished:
+                raise
         finally:
             # From here on only the client can hold it up.
             self.writing_since = clock()
@@ -348,10 +422,13 @@ class Exchange:
 
     def _pushed(self, data: bytes) -> bool:
         """Some of the stream arrived; returns whether the client keeps up."""
-        if self._rewrite is not None:
+        strand = self._strand
+        if strand is not None:
+            data = strand.chunk(data)
+        if self._rewrite is not None and data:
             data = self._rewrite.chunk(data)
         if not data or self._reply.push(data):
-            return True
+            return strand is None or not strand.is_broken
         self.writing_since = self._around.clock()
         return False
 
@@ -360,6 +437,10 @@ class Exchange:
 
         Clients take that for a success.
         """
+        if self._strand is not None:
+            self.close()
+            end = continuing.end_of(self._strand)
+            return end if self._rewrite is None or not end else self._rewrite.chunk(end)
         meter = self._meter
         assert isinstance(meter, StreamMeter)
         if meter.error_event is not None:
@@ -396,6 +477,9 @@ class Exchange:
             if usage is None:
                 usage = Usage(output_tokens=meter.events)
             is_complete = is_complete and meter.is_done and meter.error_event is None
+        if self._strand is not None:
+            self._part_ended(self._strand, usage, is_complete=is_complete)
+            return
         life.first_at, life.usage = meter.first_at, usage
         outcome = self._outcome or (Outcome.DONE if is_complete else Outcome.FAILED)
         fault = None if outcome is not Outcome.FAILED else self._fault_at_end()
@@ -409,6 +493,18 @@ class Exchange:
         if isinstance(meter, StreamMeter) and meter.error_event is not None:
             return engine_error(200, meter.error_event).fault
         return Fault.BROKE_OFF
+
+    def _part_ended(self, strand: Strand, usage: Usage | None, *, is_complete: bool) -> None:
+        """The same of a stream that may have other parts on other replicas."""
+        life = self._life
+        life.first_at = self._meter.first_at if life.first_at is None else life.first_at
+        usage, life.usage = continuing.usages_of(strand, usage)
+        is_complete |= strand.is_finished
+        outcome = self._outcome or (Outcome.DONE if is_complete else Outcome.FAILED)
+        # What it sent last may not have been read yet.
+        goes_on = outcome is Outcome.FAILED and strand.obstacle is None
+        fault = None if outcome is not Outcome.FAILED else self._fault_at_end()
+        self._grant.finish(outcome, usage, life.tpot_s, fault, goes_on=goes_on)
 
 
 def _broke_off(broken: UpstreamBrokenError) -> UpstreamFailedError:

@@ -3,6 +3,9 @@
 from gateway.api.auth import Asked
 from gateway.api.call import Call
 from gateway.api.routes import Route
+from gateway.continuation.eligible import Verdict
+from gateway.continuation.obstacles import Obstacle
+from gateway.continuation.strand import Strand
 from gateway.core.messages import Request, Usage
 from gateway.errors import GatewayError
 from gateway.telemetry.record import SettledRequest
@@ -12,9 +15,10 @@ class Life:
     """One request; filled in as it goes on, instants on the gateway's clock."""
 
     __slots__ = (
-        "asked", "attempts", "began_at", "call", "first_at", "forwarded", "model", "outcome",
-        "pinned", "position", "prefix", "replica", "request_id", "route", "sent_at", "tpot_s",
-        "usage", "waited_s",
+        "asked", "attempts", "began_at", "broke_at", "call", "continuations", "first_at",
+        "forwarded", "is_movable", "model", "moves", "obstacle", "outcome", "pinned", "position",
+        "prefix", "refusals", "replica", "request_id", "route", "sent_at", "strand", "told_at", "tpot_s",
+        "usage", "verdict", "waited_s",
     )  # fmt: skip
 
     def __init__(self, *, request_id: str, route: Route, began_at: float) -> None:
@@ -40,6 +44,21 @@ class Life:
         self.tpot_s: float | None = None
         self.usage: Usage | None = None
         self.outcome = "done"
+        self.strand: Strand | None = None
+        """A broken stream that is to go on on another replica."""
+        self.verdict: Verdict | None = None
+        """Of its body on that, once it was asked for."""
+        self.obstacle: Obstacle | None = None
+        """What stands against that, where its tier wants it."""
+        self.broke_at = self.told_at = 0.0
+        """When it broke, and when its client was last told that it waits for no replica at all."""
+        self.continuations = 0
+        self.is_movable = False
+        """Whether its tier and route allow it to go on elsewhere, once it streams."""
+        self.moves = 0
+        """How many of the attempts were made because we left a replica that did nothing wrong."""
+        self.refusals = 0
+        """How many of them came to nothing, since there was no replica at all."""
 
     @property
     def attempt_id(self) -> str:
@@ -59,6 +78,8 @@ class Life:
         assert self.asked is not None
         self.attempts += 1
         call, asked = self.call, self.asked
+        if self.strand is not None:
+            return self._rest(self.strand, excluded)
         return Request(
             id=self.attempt_id,
             model=self.model,
@@ -77,6 +98,32 @@ class Life:
             prefix=self.prefix,
             session=asked.session,
             read_timeout_s=asked.read_timeout_s,
+            is_continuable=self.is_movable,
+        )
+
+    def _rest(self, strand: Strand, excluded: frozenset[str]) -> Request:
+        """What is left of a broken stream."""
+        call, asked = self.call, self.asked
+        assert call is not None
+        assert asked is not None
+        limit, kept = call.output_tokens_max, strand.kept_tokens
+        return Request(
+            id=self.attempt_id,
+            model=self.model,
+            tier=asked.tier,
+            tenant=asked.tenant,
+            user=asked.user,
+            arrived_at=self.broke_at,
+            prompt_tokens=strand.prompt_tokens + kept,
+            output_tokens_max=None if limit is None else max(1, limit - kept),
+            streams=True,
+            body_bytes=call.size,
+            route=self.route.name,
+            excluded=excluded,
+            prefix=self.prefix,
+            session=asked.session,
+            is_continuation=True,
+            is_continuable=True,
         )
 
     def failed(self, error: GatewayError) -> None:
@@ -98,7 +145,8 @@ class Life:
             replica=self.replica,
             outcome=self.outcome,
             status=status,
-            attempts=self.attempts,
+            attempts=self.attempts - self.refusals,
+            continuations=self.continuations,
             waited_s=self.waited_s,
             ttft_s=None if self.first_at is None else self.first_at - self.began_at,
             tpot_s=self.tpot_s,

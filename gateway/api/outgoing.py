@@ -39,13 +39,18 @@ def header_lines(life: Life, sends: int) -> bytes:
     )  # fmt: skip
 
 
-def body(life: Life, priority: int | None) -> bytes | Sendable:
-    """The body; `priority` in the engine's own polarity, None where it takes none."""
+def body(life: Life, priority: int | None, *, asks_ids: bool = False) -> bytes | Sendable:
+    """The body; `priority` in the engine's own polarity, None where it takes none.
+
+    `asks_ids`: the engine is to tell token ids, for which the client did not ask.
+    """
     call = life.call
     assert call is not None
     model = None if life.alias is None else life.model
     if call.upload is not None:
         return call.upload if model is None else call.upload.renamed(model)
-    if model is None and priority is None and not call.asks_usage:
+    if model is None and priority is None and not (call.asks_usage or asks_ids):
         return call.body
-    return rewritten(call, model=model, priority=priority, asks_usage=call.asks_usage)
+    return rewritten(
+        call, model=model, priority=priority, asks_usage=call.asks_usage, asks_ids=asks_ids
+    )

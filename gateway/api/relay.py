@@ -8,10 +8,12 @@ after that: headers say little, since vLLM sends its 200 before it starts.
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from random import getrandbits
 
 from gateway.api.auth import Asked, Asking, Headers, authenticated, headers_of
 from gateway.api.call import Call
+from gateway.api.continuing import ContinueElsewhereError, Patience, explained, may_go_on
 from gateway.api.disconnect import (
     DEPARTURE,
     ClientLeftError,
@@ -32,6 +34,7 @@ from gateway.api.shapes import shape_of
 from gateway.api.stored import Places, no_such_response
 from gateway.api.surroundings import Surroundings
 from gateway.api.wire import parse, read_body
+from gateway.continuation.obstacles import Obstacle
 from gateway.core.policy import Bounds
 from gateway.errors import GatewayError, RefusedError
 from gateway.runtime.gate import Gate, Waits
@@ -62,16 +65,20 @@ class Relay:
         settled: Callable[[SettledRequest], None],
         prefixes: Prefixes | None = None,
         places: Places | None = None,
+        continues: Callable[[int], bool] = lambda _: False,
+        continuation_wait_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """`prefixes` is None where nothing is decided by the beginnings of prompts.
 
-        `places` is shared with whoever fetches stored responses.
+        `places` is shared with whoever fetches stored responses. `continues` tells of a tier
+        whether its broken streams go on on another replica, for which they wait so long.
         """
         places = Places() if places is None else places
         self._gate = gate
         self._keyring = keyring
         self._asking = asking
-        self._around = Surroundings(fleet, asking, len(tiers), clock, places)
+        self._around = Surroundings(fleet, asking, len(tiers), clock, places, continues)
+        self._patience = Patience(continuation_wait_s, keepalive_after_s, clock)
         self._models = models
         self._bounds = bounds
         self._tiers = tiers
@@ -121,6 +128,7 @@ class Relay:
         life.model = self._models.resolve(call.model, principal)
         life.asked = asked = self._asking.asked(principal, headers, call)
         life.forwarded = forwarded(headers)
+        life.is_movable = may_go_on(life, self._around)
         if call.previous_response_id is not None:
             life.pinned = self._all_but_the_holder(call.previous_response_id, asked)
         if self._prefixes is not None and call.output_tokens_max != 0:
@@ -153,28 +161,57 @@ class Relay:
 
     async def _serve(self, life: Life, reply: Reply) -> None:
         """Try replicas until one answers. A retry keeps the arrival instant, and so its place."""
-        failed: frozenset[str] = frozenset()
+        failed: dict[str, float] = {}
+        left: frozenset[str] = frozenset()
         last: GatewayError | None = None
-        while life.attempts < self._bounds.attempts:
+        while life.attempts - life.moves - life.refusals < self._bounds.attempts:
             try:
-                await self._attempt(life, reply, failed)
+                await self._attempt(life, reply, left.union(failed))
             except RetryElsewhereError as broken:
-                failed |= {broken.replica}
-                last = broken.error
+                failed[broken.replica] = self._clock()
+                last = broken.error if life.strand is None else last
+            except ContinueElsewhereError as broken:
+                life.broke_at, last = self._clock(), broken.error
+                if broken.is_moved:
+                    left |= {broken.replica}
+                    life.moves += 1
+                else:
+                    failed[broken.replica] = life.broke_at
             except RefusedError as refused:
-                raise last or refused from None
+                if life.strand is None:
+                    raise last or refused from None
+                # A replica that did nothing wrong is better than none.
+                if not left and not await self._patience.outlasts(refused, life, reply):
+                    assert last is not None
+                    raise explained(last, Obstacle.NO_REPLICA) from None
+                left = frozenset()
+                failed = self._still_failed(failed)
+                life.refusals += 1
             else:
                 return
         assert last is not None, "at least one attempt is made"
-        raise last
+        raise last if life.strand is None else explained(last, Obstacle.ATTEMPTS)
+
+    def _still_failed(self, failed: dict[str, float]) -> dict[str, float]:
+        """Those of the replicas that failed a broken stream which have not answered since.
+
+        The others may have been started anew: they are tried again before it is given up.
+        """
+        answered = self._around.fleet.has_answered_since
+        return {name: at for name, at in failed.items() if not answered(name, at)}
 
     async def _attempt(self, life: Life, reply: Reply, failed: frozenset[str]) -> None:
         """One stay with the scheduler and one exchange with the replica it grants."""
         assert life.call is not None
         waits = Waits(reply.queued, self._keepalive_after_s) if life.call.streams else None
+        if life.strand is not None:
+            fleet = self._around.fleet
+            failed |= {name for name in fleet.names() if not fleet.tells_token_ids(name)}
         async with self._gate.admitted(life.next_request(failed), waits) as grant:
             exchange = Exchange(life, reply, grant, self._around)
-            self.open[exchange] = asyncio.current_task()
+            task = self.open[exchange] = asyncio.current_task()
+            if task is not None and life.is_movable:
+                grant.movable(partial(exchange.move_away, task))
             try:
                 await exchange.run()
             except asyncio.CancelledError:

@@ -20,6 +20,8 @@ class Surroundings:
     clock: Callable[[], float]
     places: Places
     """Where responses that engines keep lie."""
+    continues: Callable[[int], bool] = lambda _: False
+    """Whether broken streams of a tier go on on another replica."""
 
     def engine_priority(self, replica: str, tier: int) -> int | None:
         """What to tell an engine that schedules by priority; None for all others."""

@@ -39,6 +39,7 @@ MEMBERS_MAX = 65_536
 _NO_MEMBERS = re.compile(rb"\s*\}")
 _TEXT = msgspec.json.Decoder(str)
 ASKED_USAGE = b'"stream_options":{"include_usage":true},'
+ASKED_IDS = b'"return_token_ids":true,'
 
 
 async def read_body(receive: Receive, length: bytes | None, bytes_max: int) -> bytes:
@@ -98,20 +99,29 @@ async def parse(route: Route, body: bytes, sequences_max: int) -> Call:
 
 
 def rewritten(
-    call: Call, *, model: str | None = None, priority: int | None = None, asks_usage: bool = False
+    call: Call,
+    *,
+    model: str | None = None,
+    priority: int | None = None,
+    asks_usage: bool = False,
+    asks_ids: bool = False,
 ) -> bytes | Segments:
     """The body with all that the gateway must say itself; of a large one no copy is made.
+
+    `asks_ids`: the client itself says nothing of token ids.
 
     Members that do not change stay byte for byte as the client wrote them. Raises BadRequestError
     for a body of too many members to be taken apart.
     """
     if model is not None or (asks_usage and _has_options(call.fields)):
-        changes = _Changes(model, priority, asks_usage)
+        changes = _Changes(model, priority, asks_usage, asks_ids)
         parts = _changed(call.body, call.outline, call.fields, changes)
     else:
         front = ASKED_USAGE if asks_usage else b""
         if priority is not None:
             front += b'"priority":%d,' % priority
+        if asks_ids:
+            front += ASKED_IDS
         if not front:
             return call.body
         parts = _with_front(call.body, front)
@@ -139,6 +149,7 @@ class _Changes(NamedTuple):
     model: str | None = None
     priority: int | None = None
     asks_usage: bool = False
+    asks_ids: bool = False
 
 
 def _changed(body: bytes, outline: Outline | None, fields: Fields, changes: _Changes) -> list[Part]:
@@ -155,6 +166,8 @@ def _changed(body: bytes, outline: Outline | None, fields: Fields, changes: _Cha
         members = {"stream_options": _with_usage_asked(options), **members}
     if changes.priority is not None:
         members = {"priority": Raw(b"%d" % changes.priority), **members}
+    if changes.asks_ids:
+        members = {"return_token_ids": Raw(b"true"), **members}
     text = msgspec.json.encode(members)
     return [text] if outline is None else outline.filled(text)
 

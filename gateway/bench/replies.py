@@ -9,10 +9,13 @@ MODEL = "mock-model"
 PROMPT_TOKENS = 21
 JSON_BYTES = 600
 EVENT_BYTES = 220
+EVENT_BYTES_WITH_IDS = 260
 STAMP_DIGITS = 16
 """A stamp is "@T" + this many digits of monotonic ns + "@": room for 115 days of uptime."""
 LAST_CHUNK = b"0\r\n\r\n"
 
+_IDS = ',"token_ids":[123456]'
+_PROMPT_IDS = f',"prompt_token_ids":{list(range(PROMPT_TOKENS))}'
 _CREATED = 1_764_450_000
 _COMMON = "HTTP/1.1 200 OK\r\ndate: Sat, 29 Nov 2025 21:00:00 GMT\r\nserver: uvicorn\r\n"
 
@@ -64,6 +67,8 @@ class Shape:
     after_stamp: bytes
     finish: bytes
     usage_head: str
+    telling_ids: "Shape | None" = None
+    """What is sent instead where token ids are asked for."""
 
     def content(self, now_ns: int) -> bytes:
         """One content event of `EVENT_BYTES`, as one HTTP chunk."""
@@ -84,12 +89,12 @@ def chat_shape() -> Shape:
         '"message":{"role":"assistant","content":"%s","refusal":null,"annotations":null,'
         '"audio":null,"function_call":null,"reasoning":null}',
     )
-    return _shape(
-        head,
-        opening=STREAM_HEAD + chunk(role.encode()),
-        whole=whole,
-        piece='"delta":{"content":"%s"}',
-    )
+    told = _choice(head, '"delta":{"role":"assistant","content":""}', "null", after=_PROMPT_IDS)
+    piece = '"delta":{"content":"%s"}'
+    opening = STREAM_HEAD + chunk(told.encode())
+    telling = _shape(head, opening=opening, whole=whole, piece=piece, ids=_IDS)
+    opening = STREAM_HEAD + chunk(role.encode())
+    return _shape(head, opening=opening, whole=whole, piece=piece, telling_ids=telling)
 
 
 def completion_shape() -> Shape:
@@ -116,16 +121,26 @@ def metrics(*, running: int, tokens: int, itl: tuple[int, float], ttft: tuple[in
     return plain("\n".join(lines), media="text/plain; version=1.0.0; charset=utf-8")
 
 
-def _shape(head: str, *, opening: bytes, whole: bytes, piece: str) -> Shape:
-    start, _, end = _choice(head, piece, "null").partition("%s")
-    pad = "x" * (EVENT_BYTES - len(start) - len(end) - len(stamp_of(0)))
+def _shape(
+    head: str,
+    *,
+    opening: bytes,
+    whole: bytes,
+    piece: str,
+    ids: str = "",
+    telling_ids: Shape | None = None,
+) -> Shape:
+    start, _, end = _choice(head, piece, "null", ids=ids).partition("%s")
+    size = EVENT_BYTES_WITH_IDS if ids else EVENT_BYTES
+    pad = "x" * (size - len(start) - len(end) - len(stamp_of(0)))
     return Shape(
         json=whole,
         opening=opening,
-        before_stamp=f"{EVENT_BYTES:x}\r\n{start}".encode(),
+        before_stamp=f"{size:x}\r\n{start}".encode(),
         after_stamp=f"{pad}{end}\r\n".encode(),
-        finish=chunk(_choice(head, piece % "", '"length","stop_reason":null').encode()),
+        finish=chunk(_choice(head, piece % "", '"length","stop_reason":null', ids=ids).encode()),
         usage_head=head,
+        telling_ids=telling_ids,
     )
 
 
@@ -136,8 +151,8 @@ def _head(prefix: str, kind: str) -> str:
     )
 
 
-def _choice(head: str, piece: str, finish: str) -> str:
-    return f'{head}"choices":[{{"index":0,{piece},"finish_reason":{finish}}}]}}\n\n'
+def _choice(head: str, piece: str, finish: str, *, ids: str = "", after: str = "") -> str:
+    return f'{head}"choices":[{{"index":0,{piece},"finish_reason":{finish}{ids}}}]{after}}}\n\n'
 
 
 def _usage(completion_tokens: int) -> str:

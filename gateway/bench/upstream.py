@@ -254,6 +254,8 @@ class EngineConnection(asyncio.Protocol):
         try:
             call = orjson.loads(self._body)
             self._is_stream = call.get("stream") is True
+            if call.get("return_token_ids") is True:
+                self._shape = self._shape.telling_ids or self._shape
             self._events = max(1, int(call.get("max_tokens") or EVENTS_DEFAULT))
             self._wants_usage = bool((call.get("stream_options") or {}).get("include_usage"))
         except (ValueError, TypeError, AttributeError):

@@ -34,8 +34,8 @@ def settled(
     `prefilled` in 0..1 is the share of the prompt that a cancelled request made the engine
     compute.
     """
-    if outcome in FREE:
-        return 0.0
+    if outcome in FREE or (request.is_continuation and policy.cost == "requests"):
+        return 0.0  # the rest of a stream is no further request
     cached = min(usage.cached_tokens, usage.prompt_tokens)
     share = 0.0 if request.is_continuation else 1.0
     if outcome is Outcome.CANCELLED:

@@ -108,14 +108,15 @@ def _settle(state: State, grant: Grant, replica: Replica, event: Finished, *, no
             output_tokens = waiting.output_tokens * request.sequences
         usage = Usage(prompt_tokens=waiting.prompt_tokens, output_tokens=output_tokens)
     else:
-        if event.outcome is Outcome.DONE:
+        if event.outcome is Outcome.DONE and not request.is_continuation:
             state.predictor.learn(request, usage)
         if not usage.prompt_tokens:
             usage = replace(usage, prompt_tokens=waiting.prompt_tokens)
     prefilled = 1.0
     if event.outcome is Outcome.CANCELLED:
         prefilled = replica.speed.prefilled_share(grant, now)
-    actual = cost.settled(state.policy, request, event.outcome, usage=usage, prefilled=prefilled)
+    outcome = Outcome.DONE if event.goes_on else event.outcome
+    actual = cost.settled(state.policy, request, outcome, usage=usage, prefilled=prefilled)
     state.charge(grant, actual)
 
 

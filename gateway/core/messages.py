@@ -264,6 +264,8 @@ class Finished:
     """(last - first)/(tokens - 1) of this stream, less pauses a slow client caused."""
     fault: Fault | None
     """Why it failed, where that is the engine's fault or that of the way to it."""
+    goes_on: bool
+    """The rest is generated elsewhere: what there is so far is charged, although this failed."""
 
     def __init__(
         self,
@@ -272,12 +274,14 @@ class Finished:
         usage: Usage | None = None,
         tpot_s: float | None = None,
         fault: Fault | None = None,
+        goes_on: bool = False,
     ) -> None:
         self.request_id = request_id
         self.outcome = outcome
         self.usage = usage
         self.tpot_s = tpot_s
         self.fault = fault
+        self.goes_on = goes_on
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,8 @@ class Tier:
     room: Room = field(default_factory=Room)
     ttft_target_ms: float | None = None
     tpot_target_ms: float | None = None
+    continuation: bool = False
+    """Whether a stream whose replica fails after its first byte goes on on another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +156,7 @@ class Bounds:
     """Most sessions whose replica is remembered, in one pool."""
     retry_after_s_max: float = 30.0
     attempts: int = 3
-    """Most replicas one request is tried on before its first byte."""
+    """Most replicas one request is tried on, before its first byte and after it."""
     client_stall_s: float = 60.0
     """A client that reads nothing for this long while its buffer is full is cut off."""
 

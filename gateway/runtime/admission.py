@@ -143,11 +143,14 @@ class Admission:
         usage: Usage | None = None,
         tpot_s: float | None = None,
         fault: Fault | None = None,
+        *,
+        goes_on: bool = False,
     ) -> None:
         """See `Grant.finish`."""
         if not self._is_finished:
             self._is_finished = True
-            self._dispatcher.tell(Finished(self._request.id, outcome, usage, tpot_s, fault))
+            ended = Finished(self._request.id, outcome, usage, tpot_s, fault, goes_on)
+            self._dispatcher.tell(ended)
 
     async def bounce(self) -> None:
         """See `Grant.bounce`."""

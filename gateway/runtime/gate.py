@@ -69,10 +69,13 @@ class Grant(Protocol):
         usage: Usage | None = None,
         tpot_s: float | None = None,
         fault: Fault | None = None,
+        *,
+        goes_on: bool = False,
     ) -> None:
         """The upstream ended. Idempotent; leaving the block without it means cancelled.
 
-        `fault`: why it failed, where that is the engine's.
+        `fault`: why it failed, where that is the engine's. `goes_on`: the rest is generated
+        elsewhere, so what there is is charged.
         """
 
     async def bounce(self) -> None:

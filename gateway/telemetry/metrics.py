@@ -102,7 +102,9 @@ class Metrics:
         if record.replica:
             self._overhead.observe(record.overhead_s)
         if record.attempts > 1:
-            self._attempts.add(record.attempts - 1)
+            self._attempts.add(record.attempts - 1 - record.continuations)
+        if record.continuations:
+            self._migrations.of("continued").add(record.continuations)
         if record.usage is not None:
             series.prompt.add(record.usage.prompt_tokens)
             series.cached.add(record.usage.cached_tokens)

@@ -23,6 +23,9 @@ class SettledRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`done`, `cancelled`, or the code of the error the client got."""
     status: int
     attempts: int
+    """Exchanges with engines that were begun or waited for."""
+    continuations: int = 0
+    """How often its stream went on on another replica."""
     waited_s: float
     ttft_s: float | None
     tpot_s: float | None

@@ -110,6 +110,23 @@ class Fleet:
         engine = member.probe.status.engine
         return by_name(engine).priority_value(tier, tiers) if engine else None
 
+    def tells_token_ids(self, name: str) -> bool:
+        """Whether its engine tells token ids and goes on from them; False while that is unknown."""
+        member = self._members.get(name)
+        engine = None if member is None else member.probe.status.engine
+        return engine is not None and by_name(engine).tells_token_ids
+
+    def has_answered_since(self, name: str, instant: float) -> bool:
+        """Whether its probe had an answer after `instant`."""
+        member = self._members.get(name)
+        at = None if member is None else member.probe.status.last_success_at
+        return at is not None and at > instant
+
+    def context_tokens(self, name: str, model: str) -> int | None:
+        """Tokens that one request may have there, prompt and output together; None: not said."""
+        member = self._members.get(name)
+        return None if member is None else member.probe.status.models.get(model)
+
     def statuses(self) -> dict[str, ReplicaStatus]:
         """What each probe last saw."""
         return {name: member.probe.status for name, member in self._members.items()}

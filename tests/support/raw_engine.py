@@ -39,7 +39,7 @@ class RawEngine:
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                length = _length(head)
+                length = length_of(head)
                 if length:
                     await reader.readexactly(length)
                 is_stored = head.startswith(b"GET /v1/responses/")
@@ -75,7 +75,8 @@ def _plain(status: bytes, body: bytes) -> bytes:
     return head % (status, len(body)) + body
 
 
-def _length(head: bytes) -> int:
+def length_of(head: bytes) -> int:
+    """Bytes of the body that follows; 0 where it has none."""
     for line in head.lower().split(b"\r\n"):
         if line.startswith(b"content-length:"):
             return int(line.split(b":")[1])

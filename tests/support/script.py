@@ -206,11 +206,12 @@ class Script:
         usage: Usage | None = None,
         tpot_s: float | None = None,
         fault: Fault | None = None,
+        goes_on: bool = False,
     ) -> Self:
         """The upstream ended; without `usage` it reports what the request was said to need."""
         for id in ids:
             self._gone(id)
-            self.tell(Finished(id, outcome, usage or self._truth[id], tpot_s, fault))
+            self.tell(Finished(id, outcome, usage or self._truth[id], tpot_s, fault, goes_on))
         return self
 
     def cancel(self, *ids: str) -> Self:

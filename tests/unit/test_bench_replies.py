@@ -154,3 +154,14 @@ def test_metrics_tell_the_size_of_the_cache() -> None:
     assert int(labels["block_size"]) * int(labels["num_gpu_blocks"]) == int(
         labels["kv_cache_size_tokens"]
     )
+
+
+def test_ids_are_told_where_they_are_asked_for() -> None:
+    """What a gateway pays to remember them could not be measured against an engine without any."""
+    shape = chat_shape().telling_ids
+    assert shape is not None
+    assert b'"prompt_token_ids":[0, 1' in shape.opening
+    size, _, event = shape.content(1).partition(b"\r\n")
+    assert int(size, 16) == replies.EVENT_BYTES_WITH_IDS == len(event) - 2
+    assert b'"token_ids":[123456]' in event
+    assert b"token_ids" not in chat_shape().content(1)

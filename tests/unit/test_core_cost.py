@@ -121,3 +121,11 @@ def test_more_cached_than_prompt_tokens_is_never_a_gift() -> None:
     """An engine that counts wrongly must not pay its users."""
     usage = Usage(prompt_tokens=10, cached_tokens=50)
     assert cost.settled(TOKENS, REQUEST, Outcome.DONE, usage=usage) == 1.0
+
+
+def test_the_rest_of_a_stream_is_no_further_request() -> None:
+    """Where requests are counted, whose replica fails would pay its request twice."""
+    rest = replace(CONTINUATION, sequences=1)
+    assert cost.settled(REQUESTS, rest, Outcome.DONE, usage=USAGE) == 0.0
+    assert cost.settled(REQUESTS, rest, Outcome.CANCELLED, usage=USAGE) == 0.0
+    assert cost.settled(TOKENS, rest, Outcome.DONE, usage=USAGE) == 2 * 50

@@ -399,3 +399,26 @@ def test_what_is_taken_over_was_nobodys_favour() -> None:
     """Its tier would pay for it out of the floor that it is owed."""
     script = Play(four_tiers(cost="requests")).replica("r", slots=4).adopt("a", tier=3)
     assert script.pool().floors.deficits == [0.0] * 4
+
+
+# --- a rest that runs elsewhere ----------------------------------------------------------------
+
+
+def test_both_parts_of_a_continued_stream_are_charged_and_its_prompt_once() -> None:
+    """A user whose replicas fail would read for nothing, or pay its prompt with every failure."""
+    script = token_play().arrive("a", **KNOWN).first_token("a")
+    part = Usage(prompt_tokens=1_000, output_tokens=20)
+    script.finish("a", outcome=Outcome.FAILED, usage=part, goes_on=True)
+    assert script.start_of("u") == 1_000 + 2 * 20
+    script.arrive("b", prompt_tokens=1_020, output_tokens_max=30, is_continuation=True)
+    script.first_token("b")
+    script.finish("b", usage=Usage(prompt_tokens=1_020, output_tokens=30))
+    assert script.start_of("u") == 1_000 + 2 * 50
+
+
+def test_the_rest_of_a_stream_teaches_nothing_of_the_length_of_answers() -> None:
+    """After a bad day of its replicas a user's answers would be thought to be short."""
+    script = token_play().arrive("a", prompt_tokens=100, is_continuation=True).first_token("a")
+    before = script.scheduler.predictor.snapshot()
+    script.finish("a", usage=Usage(prompt_tokens=100, output_tokens=2))
+    assert script.scheduler.predictor.snapshot() == before

@@ -107,6 +107,8 @@ class Ticket:
         usage: Usage | None = None,
         tpot_s: float | None = None,
         fault: Fault | None = None,
+        *,
+        goes_on: bool = False,
     ) -> None:
         """Only the first end counts, as in the product."""
         self.ends.append((outcome, usage))

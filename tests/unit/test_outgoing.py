@@ -108,3 +108,17 @@ async def test_a_form_is_sent_as_it_is_stored(model: str, kind: type) -> None:
     assert made.call is not None
     assert made.call.upload is not None
     made.call.upload.close()
+
+
+@pytest.mark.parametrize("model", ["m", "other"])
+@pytest.mark.parametrize("options", [b"", b',"stream_options":{"x":1}'])
+def test_token_ids_are_asked_for_beside_what_the_client_wrote(options: bytes, model: str) -> None:
+    """Without them a broken stream could not be continued; twice, an engine might refuse it."""
+    content = b'{"model":"m","stream":true%b}' % options
+    sent = bytes(body(life(content, model), 1, asks_ids=True))  # type: ignore[arg-type]  # not large
+    assert sent.count(b"return_token_ids") == 1
+    told = json.loads(sent)
+    assert told["return_token_ids"] is True
+    assert told["stream_options"]["include_usage"] is True
+    assert (told["model"], told["priority"]) == (model, 1)
+    assert b"return_token_ids" not in bytes(body(life(content, model), 1))  # type: ignore[arg-type]  # the same

@@ -69,6 +69,18 @@ def test_a_single_tier_may_queue_in_the_engine(load: Loading) -> None:
     assert (tier.queue_limit, tier.min_share) == (2, 0.0)
 
 
+@pytest.mark.parametrize(
+    ("written", "is_on"),
+    [("on", True), ("'on'", True), ("true", True), ("off", False), ('"off"', False)],
+)
+def test_continuation_is_on_or_off_with_quotes_or_without(
+    load: Loading, written: str, is_on: bool
+) -> None:
+    """YAML takes the bare words for truth values, and the quoted ones for texts."""
+    (tier,) = load(REPLICA + f"tiers: [{{name: all, continuation: {written}}}]").policy().tiers
+    assert tier.continuation is is_on
+
+
 def test_every_written_value_reaches_the_policy(load: Loading) -> None:
     """A key that is accepted and then dropped would be a lie."""
     policy = load(

@@ -40,6 +40,8 @@ class Dialect:
     accepts_priority: bool
     """False: it has no such parameter, and none should be sent."""
     lower_priority_first: bool
+    tells_token_ids: bool = False
+    """Whether it tells the ids of what it generates, and goes on from ids."""
     metrics_path: str = "/metrics"
     metrics_flag: str | None = None
     """The start option without which it has no metrics; None where they are always there."""

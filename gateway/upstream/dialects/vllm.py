@@ -94,4 +94,5 @@ DIALECT = Dialect(
     parse=parse,
     accepts_priority=True,
     lower_priority_first=True,
+    tells_token_ids=True,
 )

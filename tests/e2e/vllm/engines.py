@@ -4,13 +4,15 @@
 """
 
 import os
+import signal
 import socket
 import subprocess
 import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.shared import shared_path
@@ -30,11 +32,40 @@ def installation() -> Path:
     return folder
 
 
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One running engine: its API server leads the process group."""
+
+    url: str
+    process: "subprocess.Popen[bytes]"
+
+    def kill(self) -> None:
+        """All of it dies at once, as with its machine."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+
+    def kill_core(self) -> None:
+        """The process with the model dies; its API server lives on for a moment and says so."""
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                group = (folder / "stat").read_text().rpartition(")")[2].split()[2]
+                if int(group) == self.process.pid and int(folder.name) != self.process.pid:
+                    os.kill(int(folder.name), signal.SIGKILL)
+
+
 @contextmanager
 def running_vllm(
     *ports: int, flags: Sequence[str] = (), model: str = "slow"
 ) -> Iterator[list[str]]:
     """A replica on each port, started together; yields their URLs once all answer."""
+    with running_replicas(*ports, flags=flags, model=model) as replicas:
+        yield [each.url for each in replicas]
+
+
+@contextmanager
+def running_replicas(
+    *ports: int, flags: Sequence[str] = (), model: str = "slow"
+) -> Iterator[list[Replica]]:
+    """The same, with their processes."""
     folder = installation()
     start = shared_path("tools", "vllm_cpu", "start.sh")
     started: list[tuple[subprocess.Popen[bytes], str, Path]] = []
@@ -66,10 +97,11 @@ def running_vllm(
             started.append((process, f"http://127.0.0.1:{port}", log))
         for process, url, log in started:
             _await_health(url, process, log)
-        yield [url for _, url, _ in started]
+        yield [Replica(url, process) for process, url, _ in started]
     finally:
         for process, _, _ in started:
-            os.killpg(process.pid, 9)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
