@@ -72,6 +72,7 @@ def _check_pool(pool: Pool) -> None:
         _same(len(kept), tiers, "pool: tiers")
     waiting = [each for queue in pool.queues for each in queue]
     _same(pool.count, len(waiting), "pool: count")
+    _same(pool.drain_rate.is_running, bool(waiting), "pool: its drain is measured")
     slotless = sum(not each.kind.decodes for each in waiting)
     _same(pool.slotless, slotless, "pool: waiting without need of a slot")
     for tier, queue in enumerate(pool.queues):
