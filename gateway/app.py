@@ -14,11 +14,12 @@ from starlette.types import ASGIApp
 
 from gateway import __version__
 from gateway.api.auth import Asking
+from gateway.api.doors import Doors, going
 from gateway.api.front import Front
 from gateway.api.models import ModelTable
 from gateway.api.ops import Operations, build_app
 from gateway.api.prefix import Prefixes, is_wanted
-from gateway.api.readiness import readiness
+from gateway.api.readiness import Readiness, readiness
 from gateway.api.relay import Relay
 from gateway.api.stored import Places, StoredResponses
 from gateway.api.watch import watch
@@ -61,6 +62,7 @@ class Gateway:
             stream_buffer_bytes=policy.bounds.stream_buffer_bytes,
             is_hungry=self._is_hungry,
         )
+        self.doors = Doors()
         self.admin_key, admin_key_sha256 = _admin_key(settings)
         keyring = settings.keyring()
         models = ModelTable(
@@ -90,11 +92,11 @@ class Gateway:
             keyring=keyring,
             models=models,
             metrics=self.metrics,
-            readiness=lambda: readiness(self.scheduler, self.fleet.statuses(), clock()),
+            readiness=self._readiness,
             operator_key_sha256=None if settings.is_local else admin_key_sha256,
         )
         self.app = build_app(operations, lifespan=self._lifespan)
-        self.asgi: ASGIApp = Front(self.relay, stored, self.app)
+        self.asgi: ASGIApp = Front(self.relay, stored, self.app, self.doors)
         if settings.listen.cors_origins:
             # In front of everything: what a page may not read it may as well not have asked.
             self.asgi = CORSMiddleware(
@@ -105,9 +107,37 @@ class Gateway:
                 expose_headers=list(EXPOSED_HEADERS),
             )
 
+    def _readiness(self) -> Readiness:
+        return readiness(
+            self.scheduler,
+            self.fleet.statuses(),
+            self.clock(),
+            is_leaving=self.doors.is_leaving,
+        )
+
+    def announce(self) -> None:
+        """Not ready any more; what comes is served all the same."""
+        self.doors.announce()
+
+    def refuse(self) -> None:
+        """Refuse what comes; what waits and what runs goes on."""
+        self.doors.shut()
+
+    def inside(self) -> int:
+        """Requests that were let in and have not ended."""
+        return self.doors.inside
+
     def close(self) -> None:
         """Refuse what waits and what comes; what runs goes on."""
+        self.doors.shut()
         self.dispatcher.tell(Closed())
+
+    def end(self) -> None:
+        """Refuse what waits, end what runs; each client is told."""
+        self.close()
+        for exchange, task in list(self.relay.open.items()):
+            if task is not None:
+                exchange.end(task, going())
 
     @asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:

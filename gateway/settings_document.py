@@ -335,6 +335,13 @@ class AdminSection(Section):
     key_sha256: Sha256 | None = None
 
 
+class ShutdownSection(Section):
+    """How the gateway ends."""
+
+    lag_s: Annotated[float, Field(ge=0, le=3600)] = 5.0
+    limit_s: Annotated[float, Field(ge=0, le=86400)] = 600.0
+
+
 class Document(Section):
     """The whole file. All of it may be left out but the replicas."""
 
@@ -350,6 +357,7 @@ class Document(Section):
     bounds: BoundsSection = BoundsSection()
     retries: RetriesSection = RetriesSection()
     scaling: ScalingSection = ScalingSection()
+    shutdown: ShutdownSection = ShutdownSection()
     tenants: Annotated[tuple[TenantSection, ...], Strict(strict=False)] = ()
     keys: Annotated[tuple[KeySection, ...], Strict(strict=False)] = ()
     admin: AdminSection = AdminSection()

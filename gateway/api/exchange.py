@@ -66,6 +66,8 @@ class Exchange:
         self._cancels = 0
         """How often the task that carries it was cancelled from here."""
         self._is_cut_off = False
+        self._farewell: GatewayError | None = None
+        """What its client is told, where it is ended for no fault of anybody."""
         self._unsent: int | None = None
         """What the client had not taken when it was last looked at."""
         self._meter: StreamMeter | PlainMeter = PlainMeter(surroundings.clock)
@@ -111,6 +113,9 @@ class Exchange:
             if self._is_cut_off:
                 self.abandoned()
                 raise ClientStalledError from None
+            if self._farewell is not None:
+                self.abandoned()
+                raise self._farewell from None
             self.close()
             self._grant.finish(Outcome.FAILED)
             error = UpstreamTimeoutError("The engine stopped answering.")
@@ -136,6 +141,11 @@ class Exchange:
 
     def give_up(self, task: "asyncio.Task[None]") -> None:
         """The engine has stalled: end this, which `task` carries, as a failure of the engine."""
+        self._interrupt(task)
+
+    def end(self, task: "asyncio.Task[None]", farewell: GatewayError) -> None:
+        """It must not go on here, nor elsewhere: tell its client, and stop the engine."""
+        self._farewell = farewell
         self._interrupt(task)
 
     def _interrupt(self, task: "asyncio.Task[None]") -> None:

@@ -141,6 +141,7 @@ def test_the_expected_wait_is_the_place_at_the_pace_of_the_line() -> None:
     script.advance(2.0).serve(1)
     found = script.scheduler.place_of("a3", script.now)
     assert found is not None
+    assert found[1] is not None
     assert found[1] == pytest.approx(found[0] / script.pool().drain_rate.per_s(script.now))
     late = script.scheduler.place_of("a3", script.now + 15.0)
     assert late is not None
