@@ -23,21 +23,26 @@ from gateway.api.readiness import Readiness, readiness
 from gateway.api.relay import Relay
 from gateway.api.stored import Places, StoredResponses
 from gateway.api.watch import watch
-from gateway.core.messages import Closed, ScaleAdvised
+from gateway.core.messages import Closed, PolicyChanged, ScaleAdvised
+from gateway.core.policy import Policy
 from gateway.core.scheduler import Scheduler
 from gateway.runtime.admission import LocalGate
 from gateway.runtime.dispatcher import Dispatcher
 from gateway.runtime.stalls import is_stalled
-from gateway.settings import DnsLookup, Settings
+from gateway.settings import Settings, SettingsError
 from gateway.telemetry.log import log_settled
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.record import SettledRequest
 from gateway.tenancy.keys import key_hash
 from gateway.tenancy.users import UserNames
-from gateway.upstream.discovery import DnsWatch
 from gateway.upstream.fleet import Fleet
+from gateway.upstream.roster import Roster
 
 LOGGER = logging.getLogger("fairgate.scaling")
+RELOADS = logging.getLogger("fairgate.reload")
+FIXED = frozenset({"listen"})
+"""Top-level keys that a running gateway cannot change."""
+SWEEP_EVERY_S = 1.0
 EXPOSED_HEADERS = (
     "x-request-id", "request-id", "x-fairgate-tier", "x-fairgate-queue-ms", "x-fairgate-replica",
     "x-fairgate-position", "x-fairgate-model", "retry-after", "retry-after-ms", "x-should-retry",
@@ -63,15 +68,22 @@ class Gateway:
             is_hungry=self._is_hungry,
         )
         self.doors = Doors()
+        self.roster = Roster(self.fleet)
         self.admin_key, admin_key_sha256 = _admin_key(settings)
-        keyring = settings.keyring()
-        models = ModelTable(
+        self._made_key_sha256 = admin_key_sha256
+        self._keyring = keyring = settings.keyring()
+        self._models = models = ModelTable(
             configured=frozenset(model.name for model in settings.models),
             aliases=settings.model_by_alias,
             cards=self.fleet.cards,
             lists=self.fleet.lists,
         )
-        asking = _asking(settings, clock)
+        self._users = UserNames(settings.bounds.users_per_tenant, clock, settings.known_users())
+        self._asking = asking = Asking(
+            tier_ranks=_ranks(settings),
+            service_tiers=settings.tier_by_service_tier,
+            users=self._users,
+        )
         places = Places()
         self.relay = Relay(
             gate=LocalGate(self.dispatcher, taken_back=lambda: self.metrics.recalled("queued")),
@@ -88,7 +100,7 @@ class Gateway:
             places=places,
         )
         stored = StoredResponses(places=places, fleet=self.fleet, keyring=keyring, asking=asking)
-        operations = Operations(
+        self._operations = operations = Operations(
             keyring=keyring,
             models=models,
             metrics=self.metrics,
@@ -106,6 +118,65 @@ class Gateway:
                 allow_headers=["*"],
                 expose_headers=list(EXPOSED_HEADERS),
             )
+
+    def reload(self, settings: Settings) -> frozenset[str]:
+        """Go on with other settings; nothing that waits or runs is dropped.
+
+        Returns the top-level keys that changed. What cannot change while running (`FIXED`) stays
+        as it is, and is told in the log. Raises SettingsError, and changes nothing, where a tier
+        is removed without a word on its requests, or a replica's certificates cannot be read.
+        """
+        old = self.settings
+        changed = _changed_keys(old, settings)
+        settings = settings.model_copy(update={name: getattr(old, name) for name in FIXED})
+        try:
+            plan = self.roster.plan(settings.addresses(), settings.lookups())
+            unreadable: tuple[str, ...] = ()
+        except OSError as error:
+            unreadable = (f"replicas: a file with certificates cannot be read: {error}",)
+        if errors := _homeless(old, settings) + unreadable:
+            raise SettingsError(errors)
+        policy, keyring = settings.policy(), settings.keyring()
+        self.settings = settings
+        self._keyring.become(keyring)
+        self._rule(old, policy)
+        self._models.configure(
+            frozenset(model.name for model in settings.models), settings.model_by_alias
+        )
+        if not settings.is_local:
+            key = settings.admin.key_sha256 or self._made_key_sha256
+            self._operations.operator_key_sha256 = key
+        self.roster.follow(plan)
+        self._forget_empty()
+        set_log_level(settings)
+        for name in sorted(changed & FIXED):
+            RELOADS.warning("%s cannot change while running: it stays as it is", name)
+        RELOADS.info("changed: %s", ", ".join(sorted(changed - FIXED)) or "nothing")
+        return changed - FIXED
+
+    def _rule(self, old: Settings, policy: Policy) -> None:
+        """The scheduler and all that counts tiers follow `policy`."""
+        settings = self.settings
+        ranks, moved_to = _ranks(settings), settings.moved_to
+        tier_of = {
+            rank: ranks[name if name in ranks else moved_to[name]]
+            for rank, name in enumerate(old.tier_names)
+        }
+        if policy != self.scheduler.policy:
+            self.dispatcher.tell(PolicyChanged(policy, moved_to))
+        self._users.configure(settings.bounds.users_per_tenant, settings.known_users())
+        self._asking.configure(ranks, settings.tier_by_service_tier)
+        self.relay.configure(
+            bounds=policy.bounds,
+            tiers=settings.tier_names,
+            tier_of=tier_of,
+            keepalive_after_s=settings.keepalive_after_s,
+            prefixes=Prefixes() if is_wanted(policy) else None,
+        )
+        self.fleet.configure(
+            scrape_interval_s=policy.scrape_interval_s,
+            stream_buffer_bytes=policy.bounds.stream_buffer_bytes,
+        )
 
     def _readiness(self) -> Readiness:
         return readiness(
@@ -143,36 +214,38 @@ class Gateway:
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         async with asyncio.TaskGroup() as tasks:
             self.fleet.run_in(tasks)
-            for address in self.settings.addresses():
-                self.fleet.add(address)
-            watches = [tasks.create_task(self._resolve(each)) for each in self.settings.lookups()]
+            self.roster.run_in(tasks)
+            self.roster.follow(self.roster.plan(self.settings.addresses(), self.settings.lookups()))
             walk = watch(
                 self.relay,
                 tell=self.dispatcher.tell,
                 clock=self.clock,
-                client_stall_s=self.scheduler.policy.bounds.client_stall_s,
+                client_stall_s=lambda: self.scheduler.policy.bounds.client_stall_s,
                 is_stalled=partial(is_stalled, self.scheduler),
             )
-            watches.append(tasks.create_task(walk))
+            watches = [tasks.create_task(walk), tasks.create_task(self._sweep())]
             try:
                 yield
             finally:
                 for each in watches:
                     each.cancel()
+                self.roster.close()
                 self.fleet.close()
                 self.dispatcher.close()
 
-    async def _resolve(self, lookup: DnsLookup) -> None:
-        """Replicas behind a DNS name come and go; one that vanishes is drained."""
+    async def _sweep(self) -> None:
+        """Forget replicas that are no longer wanted, once nothing runs there."""
+        while True:
+            await asyncio.sleep(SWEEP_EVERY_S)
+            self._forget_empty()
 
-        def changed(added: set[str], vanished: set[str]) -> None:
-            for url in added:
-                self.fleet.add(lookup.found(url))
-            for url in vanished:
-                self.fleet.drain(lookup.found(url).name)
+    def _forget_empty(self) -> None:
+        if self.fleet.sweep(self._is_empty):
+            self.metrics.forget_advice(self.scheduler.pool_by_model.keys())
 
-        dns = DnsWatch(lookup.host, lookup.port, every_s=lookup.every_s, on_change=changed)
-        await dns.run()
+    def _is_empty(self, name: str) -> bool:
+        replica = self.scheduler.replicas.get(name)
+        return replica is None or not replica.ledger.grants
 
     def _is_hungry(self, name: str) -> bool:
         """Slots still to be learnt, and something there to learn them from."""
@@ -190,11 +263,31 @@ class Gateway:
         log_settled(record)
 
 
-def _asking(settings: Settings, clock: Callable[[], float]) -> Asking:
-    return Asking(
-        tier_ranks={name: rank for rank, name in enumerate(settings.tier_names)},
-        service_tiers=settings.tier_by_service_tier,
-        users=UserNames(settings.bounds.users_per_tenant, clock, settings.known_users()),
+def set_log_level(settings: Settings) -> None:
+    """Of our own messages."""
+    logging.getLogger("fairgate").setLevel(settings.log.level.upper())
+
+
+def _ranks(settings: Settings) -> dict[str, int]:
+    return {name: rank for rank, name in enumerate(settings.tier_names)}
+
+
+def _homeless(old: Settings, new: Settings) -> tuple[str, ...]:
+    """What is wrong with the change from one to the other, one line each."""
+    return tuple(
+        f"tiers: {name!r} was removed: say in moved_to where its requests go"
+        for name in old.tier_names
+        if name not in new.tier_names and name not in new.moved_to
+    )
+
+
+def _changed_keys(old: Settings, new: Settings) -> frozenset[str]:
+    """The top-level keys that differ."""
+    fields = type(old).model_fields
+    return frozenset(
+        field.alias or name
+        for name, field in fields.items()
+        if getattr(old, name) != getattr(new, name)
     )
 
 

@@ -15,9 +15,9 @@ from rich.console import Console
 
 from gateway import __version__
 from gateway.api.inbound import ClientConnection
-from gateway.app import Gateway
+from gateway.app import Gateway, set_log_level
 from gateway.runtime.shutdown import leave
-from gateway.settings import Settings
+from gateway.settings import Settings, SettingsError
 
 LOGGER = logging.getLogger("fairgate.server")
 CLIENT_KEEPALIVE_S = 75
@@ -48,12 +48,20 @@ class GatewayServer(uvicorn.Server):
         gateway: Gateway,
         *,
         last_resort: Callable[[float, int], None] = lambda _s, _status: None,
+        load: Callable[[], Settings] | None = None,
     ) -> None:
-        """`last_resort(s, status)` sees to it that the process ends within `s` seconds."""
+        """`last_resort(s, status)` sees to it that the process ends within `s` seconds.
+
+        `load` reads the settings again, on SIGHUP and in a thread; None: the signal is not ours.
+        """
         super().__init__(config)
         self.status = 0
         self._gateway = gateway
         self._last_resort = last_resort
+        self._load = load
+        self._loading: asyncio.Task[None] | None = None
+        self._is_stale = False
+        """Whether the settings changed again while they were read."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._leaving: asyncio.Task[None] | None = None
         self._is_told = False
@@ -63,6 +71,8 @@ class GatewayServer(uvicorn.Server):
         """Listen."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+        if self._load is not None:
+            self._loop.add_signal_handler(signal.SIGHUP, self.reload)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal came: leave in steps; at once if it is the second, or nothing runs yet.
@@ -86,6 +96,13 @@ class GatewayServer(uvicorn.Server):
         if self._leaving is None:
             self._leaving = asyncio.get_running_loop().create_task(self._leave(lag_s))
 
+    def reload(self) -> None:
+        """Read the settings again and go on with them; what is wrong with them is logged."""
+        if self._loading is None and self._leaving is None:
+            self._loading = asyncio.get_running_loop().create_task(self._reload())
+        else:
+            self._is_stale = True
+
     def announce(self) -> None:
         """Not ready any more; each connection ends with its next answer."""
         self._gateway.announce()
@@ -107,10 +124,11 @@ class GatewayServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close everything. What is still there has had its time: it is cut off."""
-        if self._leaving is not None:
-            self._leaving.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._leaving
+        for task in (self._leaving, self._loading):
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
         if not self.force_exit:
             self._last_resort(FLUSH_S + TASKS_S + LIFESPAN_S + HURRY_S, self.status)
         for server in self.servers:
@@ -128,6 +146,25 @@ class GatewayServer(uvicorn.Server):
         with suppress(TimeoutError):
             async with asyncio.timeout(HURRY_S / 4 if self.force_exit else LIFESPAN_S):
                 await self.lifespan.shutdown()
+
+    async def _reload(self) -> None:
+        assert self._load is not None
+        try:
+            while True:
+                self._is_stale = False
+                await self._reload_once(self._load)
+                if not self._is_stale:
+                    return
+        finally:
+            self._loading = None
+
+    async def _reload_once(self, load: Callable[[], Settings]) -> None:
+        try:
+            self._gateway.reload(await asyncio.to_thread(load))
+        except SettingsError as error:
+            LOGGER.error("the settings were read again, and nothing was changed: %s", error)
+        except Exception:
+            LOGGER.exception("the settings could not be read again")
 
     async def _leave(self, lag_s: float) -> None:
         try:
@@ -168,15 +205,20 @@ def server_config(gateway: Gateway, *, host: str, port: int) -> uvicorn.Config:
     )
 
 
-def serve(settings: Settings) -> None:
-    """Serve until stopped. Blocks. SystemExit where it did not end as it should."""
-    _set_up_logging()
+def serve(settings: Settings, load: Callable[[], Settings] | None = None) -> None:
+    """Serve until stopped. Blocks. SystemExit where it did not end as it should.
+
+    `load` reads the settings again, on SIGHUP.
+    """
+    if load is not None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is somebody to hear it
+    _set_up_logging(settings)
     gateway = Gateway(settings)
     host, port = settings.listen.host, settings.listen.port
     _announce(gateway, Console(stderr=True))
     _calm_collector()
     config = server_config(gateway, host=host, port=port)
-    server = GatewayServer(config, gateway, last_resort=_exit_within)
+    server = GatewayServer(config, gateway, last_resort=_exit_within, load=load)
     server.run()
     if server.status:
         raise SystemExit(server.status)
@@ -205,5 +247,7 @@ def _calm_collector() -> None:
     gc.set_threshold(OBJECTS_BETWEEN_LOOKS)
 
 
-def _set_up_logging() -> None:
+def _set_up_logging(settings: Settings) -> None:
+    """Of others only warnings: httpx would tell of each probe."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    set_log_level(settings)

@@ -342,6 +342,13 @@ class ShutdownSection(Section):
     limit_s: Annotated[float, Field(ge=0, le=86400)] = 600.0
 
 
+class LogSection(Section):
+    """What the gateway writes about itself, and about each request."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    requests: Annotated[str, Field(min_length=1)] | None = None
+
+
 class Document(Section):
     """The whole file. All of it may be left out but the replicas."""
 
@@ -353,11 +360,13 @@ class Document(Section):
     models: Annotated[tuple[ModelSection, ...], Strict(strict=False)] = ()
     tiers: Annotated[tuple[TierSection, ...], Strict(strict=False)] = ()
     service_tiers: dict[Name, TierName] | None = None
+    moved_to: dict[TierName, TierName] = {}
     scheduling: SchedulingSection = SchedulingSection()
     bounds: BoundsSection = BoundsSection()
     retries: RetriesSection = RetriesSection()
     scaling: ScalingSection = ScalingSection()
     shutdown: ShutdownSection = ShutdownSection()
+    log: LogSection = LogSection()
     tenants: Annotated[tuple[TenantSection, ...], Strict(strict=False)] = ()
     keys: Annotated[tuple[KeySection, ...], Strict(strict=False)] = ()
     admin: AdminSection = AdminSection()

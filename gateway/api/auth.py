@@ -73,10 +73,14 @@ class Asking:
         service_tiers: Mapping[str, str],
         users: UserNames,
     ) -> None:
+        self._users = users
+        self.configure(tier_ranks, service_tiers)
+
+    def configure(self, tier_ranks: Mapping[str, int], service_tiers: Mapping[str, str]) -> None:
+        """These tiers from now on."""
         self._tier_ranks = dict(tier_ranks)
         self._service_tiers = dict(service_tiers)
         self._words = {rank: word for word, rank in self._ranks_of_words().items()}
-        self._users = users
 
     def asked(self, principal: Principal, headers: Headers, call: Call) -> Asked:
         """What `call` is scheduled as. Raises BadRequestError for headers that make no sense."""

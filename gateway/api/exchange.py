@@ -53,7 +53,6 @@ class Exchange:
         assert life.asked is not None
         self._life = life
         self._call = life.call
-        self._tier = life.asked.tier
         self._reply = reply
         self._grant = grant
         self._around = surroundings
@@ -247,7 +246,7 @@ class Exchange:
             self._meter = PlainMeter(self._around.clock)
         self._answer = await self._around.fleet.client(grant.replica).send(
             life.route.engine_path,
-            outgoing.body(life, self._around.engine_priority(grant.replica, self._tier)),
+            outgoing.body(life, self._around.engine_priority(grant.replica, life.asked.tier)),
             headers=outgoing.header_lines(life, self._sends),
             meter=self._meter,
         )

@@ -26,8 +26,8 @@ class Life:
         self.model = ""
         self.forwarded = b""
         """Header lines of the client that go to the engine."""
-        self.pinned: frozenset[str] = frozenset()
-        """Replicas that cannot serve it, since another one holds what it goes on from."""
+        self.pinned: str | None = None
+        """The replica that holds what it goes on from, and so the only one that can serve it."""
         self.prefix: tuple[int, ...] = ()
         """Hashes of the prompt's leading blocks, where anything is decided by them."""
         self.attempts = 0
@@ -73,7 +73,8 @@ class Life:
             body_bytes=call.size,
             patience_s=asked.patience_s,
             route=self.route.name,
-            excluded=excluded | self.pinned,
+            excluded=excluded,
+            only=self.pinned,
             prefix=self.prefix,
             session=asked.session,
             read_timeout_s=asked.read_timeout_s,

@@ -7,7 +7,8 @@ after that: headers say little, since vLLM sends its 200 before it starts.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from random import getrandbits
 
 from gateway.api.auth import Asked, Asking, Headers, authenticated, headers_of
@@ -81,11 +82,32 @@ class Relay:
         self._prefixes = prefixes
         self.open: dict[Exchange, asyncio.Task[None] | None] = {}
         """Exchanges under way, each with the task that carries it."""
+        self.lives: set[Life] = set()
+        """Requests under way."""
+
+    def configure(
+        self,
+        *,
+        bounds: Bounds,
+        tiers: tuple[str, ...],
+        tier_of: Mapping[int, int],
+        keepalive_after_s: float,
+        prefixes: Prefixes | None,
+    ) -> None:
+        """Other rules from now on; `tier_of` maps old ranks to new ones, for what is under way."""
+        self._bounds, self._tiers = bounds, tiers
+        self._keepalive_after_s = keepalive_after_s
+        self._prefixes = prefixes
+        self._around.tiers = len(tiers)
+        for life in self.lives:
+            if life.asked is not None:
+                life.asked = replace(life.asked, tier=tier_of[life.asked.tier])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, route: Route) -> None:
         """Serve one request to `route`, whatever becomes of it."""
         life = Life(request_id=_new_id(), route=route, began_at=self._clock())
         reply = Reply(send, life.request_id.encode("ascii"), shape_of(route), scope.get(DIRECT))
+        self.lives.add(life)
         try:
             await self._admit(scope, receive, life, reply)
             async with cancelled_when_client_leaves(receive, scope.get(DEPARTURE)):
@@ -108,6 +130,7 @@ class Relay:
             life.failed(fault)
             await reply.fail(fault)
         finally:
+            self.lives.discard(life)
             if life.call is not None and life.call.upload is not None:
                 life.call.upload.close()
             if life.asked is not None:
@@ -116,25 +139,28 @@ class Relay:
     async def _admit(self, scope: Scope, receive: Receive, life: Life, reply: Reply) -> None:
         """Who asks, and for what. Raises GatewayError; nothing was queued then."""
         headers = headers_of(scope["headers"])
-        principal = authenticated(self._keyring, headers)
+        keyring = self._keyring
+        principal, generation = authenticated(keyring, headers), keyring.generation
         call = life.call = await self._call(life.route, headers, receive)
+        if keyring.generation != generation:
+            # The configuration changed while the body came: with it the ranks, or the key itself.
+            principal = authenticated(keyring, headers)
         life.model = self._models.resolve(call.model, principal)
         life.asked = asked = self._asking.asked(principal, headers, call)
         life.forwarded = forwarded(headers)
         if call.previous_response_id is not None:
-            life.pinned = self._all_but_the_holder(call.previous_response_id, asked)
+            life.pinned = self._holder_of(call.previous_response_id, asked)
         if self._prefixes is not None and call.output_tokens_max != 0:
             life.prefix = self._prefixes.of(call.fields, model=life.model, tenant=life.asked.tenant)
         reply.streams = call.streams
         reply.add_header(b"x-fairgate-tier", self._tiers[life.asked.tier].encode("latin-1"))
 
-    def _all_but_the_holder(self, response_id: str, asked: Asked) -> frozenset[str]:
-        """Replicas that cannot go on from a response. Raises ResponseNotFoundError."""
+    def _holder_of(self, response_id: str, asked: Asked) -> str:
+        """The replica that can go on from a response. Raises ResponseNotFoundError."""
         place = self._around.places.of(response_id, tenant=asked.tenant, user=asked.user)
-        replicas = self._around.fleet.names()
-        if place.replica not in replicas:
+        if place.replica not in self._around.fleet.names():
             raise no_such_response(response_id)
-        return replicas - {place.replica}
+        return place.replica
 
     async def _call(self, route: Route, headers: Headers, receive: Receive) -> Call:
         """Read and understand the body."""

@@ -93,7 +93,9 @@ def _check_pool(pool: Pool) -> None:
 def _check_kind(pool: Pool, waiting: Waiting) -> None:
     request, kind = waiting.request, waiting.kind
     fitting = {
-        replica.name for replica in pool.replicas.values() if request.model in replica.models
+        replica.name
+        for replica in pool.replicas.values()
+        if request.model in replica.models and request.only in (None, replica.name)
     }
     _same(kind.replicas, fitting - request.excluded, f"class of {request.id}: replicas")
     _same(kind.sequences, request.sequences, f"class of {request.id}: sequences")

@@ -68,6 +68,8 @@ class Request:
     route: str = "chat"
     excluded: frozenset[str] = frozenset()
     """Replicas that already failed this very request."""
+    only: str | None = None
+    """The one replica that can serve it, since it holds what the request goes on from."""
     prefix: tuple[int, ...] = ()
     """Chained hashes of the leading blocks of the prompt, each of `PREFIX_BLOCK_TOKENS` tokens:
     equal hashes mean that everything up to the end of that block is equal."""

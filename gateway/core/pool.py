@@ -153,7 +153,8 @@ class Pool:
         """The eligibility class of a request that will hold `kv_tokens` at its end."""
         size = size_of(kv_tokens)
         decodes = request.output_tokens_max != 0
-        if size == 0 and request.sequences == 1 and decodes and not request.excluded:
+        is_free = not request.excluded and request.only is None
+        if size == 0 and request.sequences == 1 and decodes and is_free:
             kind = self._plain_kinds.get(request.model)
             if kind is None:
                 kind = self._plain_kinds[request.model] = self._kind(request, size, decodes)
@@ -164,6 +165,8 @@ class Pool:
         replicas = self._serving[request.model]
         if request.excluded:
             replicas = replicas - request.excluded
+        if request.only is not None:
+            replicas = replicas & {request.only}
         key = (replicas, size, request.sequences, decodes)
         kind = self._kinds.get(key)
         if kind is None:

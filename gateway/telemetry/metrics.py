@@ -6,7 +6,7 @@ becomes one, since only admitted requests are recorded.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
@@ -80,6 +80,7 @@ class Metrics:
             ("kind",),
         )
         self._advised = _advised(self.registry)
+        self._advised_models: set[str] = set()
         self.registry.register(_Counted(self))
         self.registry.register(_SchedulerGauges(scheduler, clock, version))
 
@@ -109,6 +110,13 @@ class Metrics:
         """The replicas that serve `models` should be so many."""
         for model in models:
             self._advised.labels(model).set(replicas)
+            self._advised_models.add(model)
+
+    def forget_advice(self, models: Collection[str]) -> None:
+        """Tell the last advice for these models only: the others have no replica any more."""
+        for model in self._advised_models.difference(models):
+            self._advised.remove(model)
+        self._advised_models.intersection_update(models)
 
     def recalled(self, kind: str) -> None:
         """Count one move; `kind` is one of a few words of ours."""

@@ -95,7 +95,7 @@ class Probe:
         self.address = address
         self._tell = tell
         self._clock = clock
-        self._interval_s = interval_s
+        self.interval_s = interval_s
         self._timeout_s = timeout_s
         self._misses_to_lose = misses_to_lose
         self._models_every_s = models_every_s
@@ -120,6 +120,16 @@ class Probe:
                 await self._sleep(self._pause_s(self._clock() - began_at))
         finally:
             await self.aclose()
+
+    def follow(self, other: "Probe") -> None:
+        """Go on from what `other` knew of the same replica, which has other options now."""
+        self._dialect = self._dialect or other._dialect
+        self._facts = other._facts if self._dialect is other._dialect else None
+        before = other.status
+        self.status = replace(before, engine=self._dialect.name if self._dialect else None)
+        self.status = replace(self.status, models=self._models(), slots=self._slots(before.engines))
+        if self.status.up:
+            self._tell_found()
 
     async def aclose(self) -> None:
         """Closes the connection; for callers that use `probe_once` without `run`."""
@@ -266,15 +276,18 @@ class Probe:
         )
         news = (not before.up, self.status.models != before.models, engines != before.engines)
         if up and (any(news) or (listed and is_due)):
-            self._tell(
-                ReplicaFound(
-                    replica=self.address.name,
-                    models=frozenset(self.status.models),
-                    slots=self.status.slots,
-                    weight=self.address.weight,
-                    context_tokens=self._context_tokens(),
-                )
+            self._tell_found()
+
+    def _tell_found(self) -> None:
+        self._tell(
+            ReplicaFound(
+                replica=self.address.name,
+                models=frozenset(self.status.models),
+                slots=self.status.slots,
+                weight=self.address.weight,
+                context_tokens=self._context_tokens(),
             )
+        )
 
     def _missed(self, failure: NoAnswer | None) -> None:
         assert failure is not None, "a round without answers has a reason"
@@ -344,10 +357,10 @@ class Probe:
 
     def _pause_s(self, took_s: float) -> float:
         """Seconds to the next round: the interval less what this one took, never much less."""
-        shortest_s = self._interval_s / FAST_FACTOR
+        shortest_s = self.interval_s / FAST_FACTOR
         # Once refused, the next round decides: streams on an engine that left hang until then.
         hurries = self._wants_fast() or (self.status.up and self._refusals > 0)
-        wanted_s = shortest_s if hurries else self._interval_s
+        wanted_s = shortest_s if hurries else self.interval_s
         varied_s = wanted_s * (1.0 + JITTER_SHARE * (self._jitter() - 0.5))
         return max(varied_s - took_s, min(varied_s, shortest_s))
 

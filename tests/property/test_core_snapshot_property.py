@@ -123,6 +123,7 @@ class Life:
             patience_s=dice.choice((None, None, None, 3.0, 0.0)),
             route=dice.choice(("chat", "completions")),
             excluded=frozenset({"r1"}) if dice.random() < 0.1 else frozenset(),
+            only="r1" if dice.random() < 0.05 else None,
             prefix=prefix,
             session=dice.choice((None, None, "s1", "s2")),
             read_timeout_s=dice.choice((None, None, 30.0)),
