@@ -28,10 +28,12 @@ from gateway.core.policy import Policy
 from gateway.core.scheduler import Scheduler
 from gateway.runtime.admission import LocalGate
 from gateway.runtime.dispatcher import Dispatcher
+from gateway.runtime.lag import LagMeter
 from gateway.runtime.stalls import is_stalled
 from gateway.settings import Settings, SettingsError
-from gateway.telemetry.log import log_settled
+from gateway.telemetry.log import RequestLog
 from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.process import families_of
 from gateway.telemetry.record import SettledRequest
 from gateway.tenancy.keys import key_hash
 from gateway.tenancy.users import UserNames
@@ -59,7 +61,11 @@ class Gateway:
         policy = settings.policy()
         self.scheduler = Scheduler(policy)
         self.metrics = Metrics(self.scheduler, clock, version=__version__)
+        self._log: RequestLog | None = None
+        self.lag = LagMeter(self.metrics.lag.observe)
+        self.metrics.tell_also(families_of(self._gauges(), lambda: self._log))
         self.dispatcher = Dispatcher(self.scheduler, clock, advised=self._advised)
+        self.doors = Doors()
         self.fleet = Fleet(
             tell=self.dispatcher.tell,
             clock=clock,
@@ -67,7 +73,6 @@ class Gateway:
             stream_buffer_bytes=policy.bounds.stream_buffer_bytes,
             is_hungry=self._is_hungry,
         )
-        self.doors = Doors()
         self.roster = Roster(self.fleet)
         self.admin_key, admin_key_sha256 = _admin_key(settings)
         self._made_key_sha256 = admin_key_sha256
@@ -149,6 +154,7 @@ class Gateway:
         self.roster.follow(plan)
         self._forget_empty()
         set_log_level(settings)
+        self._open_log()
         for name in sorted(changed & FIXED):
             RELOADS.warning("%s cannot change while running: it stays as it is", name)
         RELOADS.info("changed: %s", ", ".join(sorted(changed - FIXED)) or "nothing")
@@ -212,6 +218,8 @@ class Gateway:
 
     @asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        self._open_log()
+        self.lag.start()
         async with asyncio.TaskGroup() as tasks:
             self.fleet.run_in(tasks)
             self.roster.run_in(tasks)
@@ -232,6 +240,37 @@ class Gateway:
                 self.roster.close()
                 self.fleet.close()
                 self.dispatcher.close()
+                self.lag.stop()
+                if self._log is not None:
+                    await asyncio.to_thread(self._log.close)
+
+    def _open_log(self) -> None:
+        """The request log that is configured, opened anew if it is open."""
+        target, known = self.settings.log.requests, self._log
+        if known is not None and known.target == target:
+            known.reopen()
+            return
+        fresh = None
+        if target is not None:
+            try:
+                fresh = RequestLog(target, self.clock)
+            except OSError as error:
+                RELOADS.error("the request log cannot be opened, and is not written: %s", error)
+        self._log = fresh
+        if known is not None:
+            asyncio.get_running_loop().run_in_executor(None, known.close)
+
+    def _gauges(self) -> dict[str, tuple[str, Callable[[], float]]]:
+        return {
+            "event_loop_lag_max_seconds": (
+                "Longest lag of the event loop in the last half minute to minute.",
+                lambda: self.lag.longest_s,
+            ),
+            "requests_inside": (
+                "Requests that were let in and have not ended.",
+                lambda: self.doors.inside,
+            ),
+        }
 
     async def _sweep(self) -> None:
         """Forget replicas that are no longer wanted, once nothing runs there."""
@@ -260,7 +299,8 @@ class Gateway:
 
     def _settled(self, record: SettledRequest) -> None:
         self.metrics.settled(record)
-        log_settled(record)
+        if self._log is not None:
+            self._log.add(record)
 
 
 def set_log_level(settings: Settings) -> None:

@@ -62,7 +62,7 @@ def serve(
     from gateway.settings import load_settings
 
     path = config or Path(os.environ.get("FAIRGATE_CONFIG", ""))
-    overrides = {
+    overrides: dict[str, object] = {
         "replicas": tuple(replica) if replica else None,
         "listen.host": host,
         "listen.port": port,

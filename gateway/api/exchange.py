@@ -232,6 +232,7 @@ class Exchange:
 
     async def _sent(self) -> Answer:
         life, grant = self._life, self._grant
+        assert life.asked is not None
         self._sends += 1
         life.replica, life.waited_s, life.position = grant.replica, grant.waited_s, grant.position
         self._sent_at = self._around.clock()

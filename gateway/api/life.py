@@ -106,4 +106,9 @@ class Life:
             duration_s=now - self.began_at,
             overhead_s=max(0.0, sent_at - self.began_at - self.waited_s),
             usage=self.usage,
+            arrived_at=self.began_at,
+            streams=self.call.streams,
+            sequences=self.call.sequences,
+            output_tokens_max=self.call.output_tokens_max,
+            body_bytes=self.call.size,
         )

@@ -5,11 +5,10 @@ Labels are bounded: tiers, configured models and replicas; a name that a caller 
 becomes one, since only admitted requests are recorded.
 """
 
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -21,6 +20,7 @@ from gateway.telemetry.series import Buckets, Count, Counter, Histogram
 
 WAIT_BUCKETS_S = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 TPOT_BUCKETS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1)
+LAG_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 OVERHEAD_BUCKETS_S = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1)
 
 
@@ -79,10 +79,23 @@ class Metrics:
             "Requests that were moved between replicas or taken back from one, by kind.",
             ("kind",),
         )
+        self._lag_of_all = Histogram(
+            "fairgate_event_loop_lag_seconds",
+            "How much later than due the event loop ran a timer, looked at ten times a second.",
+            bounds=LAG_BUCKETS_S,
+        )
+        self.lag = self._lag_of_all.of()
+        """Where each look at the loop's lag is counted."""
+        self._told_by: list[Callable[[], Iterator[Metric]]] = []
         self._advised = _advised(self.registry)
         self._advised_models: set[str] = set()
         self.registry.register(_Counted(self))
         self.registry.register(_SchedulerGauges(scheduler, clock, version))
+        ProcessCollector(namespace="fairgate", registry=self.registry)
+
+    def tell_also(self, families: Callable[[], Iterator[Metric]]) -> None:
+        """Ask `families` too at each scrape."""
+        self._told_by.append(families)
 
     def settled(self, record: SettledRequest) -> None:
         """Count one settled request."""
@@ -130,9 +143,11 @@ class Metrics:
         """All that was counted, as of now."""
         for each in (
             self._queue, self._requests, self._ttft, self._tpot, self._duration,
-            self._overhead_of_all, self._tokens, self._retries, self._migrations,
+            self._overhead_of_all, self._tokens, self._retries, self._migrations, self._lag_of_all,
         ):  # fmt: skip
             yield from each.families()
+        for families in self._told_by:
+            yield from families()
 
     def _series(self, tier: str, outcome: str, model: str) -> "_Series":
         return _Series(
@@ -183,7 +198,6 @@ class _SchedulerGauges(Collector):
         self._scheduler = scheduler
         self._clock = clock
         self._version = version
-        self._started_at = time.time()
 
     def describe(self) -> Iterable[Metric]:
         """Nothing in advance: registering must not read the scheduler."""
@@ -193,9 +207,6 @@ class _SchedulerGauges(Collector):
         """The gauges of this moment."""
         yield InfoMetricFamily(
             "fairgate_build", "Version of the gateway.", {"version": self._version}
-        )
-        yield GaugeMetricFamily(
-            "fairgate_process_start_time_seconds", "Unix time of the start.", self._started_at
         )
         yield self._queue_size()
         yield from self._replicas()

@@ -1,7 +1,9 @@
 """The same as a process: SIGHUP, as an operator or a config map's sidecar sends it."""
 
 import asyncio
+import json
 import signal
+import time
 from pathlib import Path
 
 import httpx
@@ -55,3 +57,40 @@ async def test_sighup_reads_the_file_again_and_drops_nothing(tmp_path: Path) -> 
         gateway.signal(signal.SIGTERM)
         assert await gateway.status() == 0
         assert "Traceback" not in gateway.said
+
+
+async def test_the_request_log_follows_logrotate(tmp_path: Path) -> None:
+    """Moved, then SIGHUP: the way of every daemon; and only figures of a request are in it."""
+    path = tmp_path / "requests.jsonl"
+    async with (
+        running_held_engine(4) as engine, httpx.AsyncClient(timeout=20) as http,
+        child(
+            tmp_path, engine.url, options=("--request-log", str(path), "--log-level", "warning")
+        ) as gateway,
+    ):  # fmt: skip
+
+        async def once(number: int) -> None:
+            call = asyncio.create_task(http.post(gateway.url + PATH, json=STREAM))
+            await eventually(lambda: len(engine.asked) > number)
+            engine.asked[number].begin()
+            engine.asked[number].event()
+            engine.asked[number].finish()
+            assert (await call).status_code == 200
+
+        await once(0)
+        await eventually(lambda: path.exists() and path.read_text())
+        path.rename(tmp_path / "old")
+        gateway.signal(signal.SIGHUP)
+        await eventually(path.exists)
+        await once(1)
+        gateway.signal(signal.SIGTERM)
+        assert await gateway.status() == 0
+        (old,) = (tmp_path / "old").read_text().splitlines()
+        (new,) = path.read_text().splitlines()
+        for line in (old, new):
+            told = json.loads(line)
+            assert (told["outcome"], told["status"], told["attempts"]) == ("done", 200, 1)
+            assert abs(told["arrived_at"] - time.time()) < 60
+            assert (told["streams"], told["sequences"]) == (True, 1)
+            assert "content" not in line
+        assert "INFO" not in gateway.said
