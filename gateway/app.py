@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 
 from gateway import __version__
 from gateway.api.auth import Asking
+from gateway.api.crowd import UNBOUNDED, Crowd
 from gateway.api.doors import Doors, going
 from gateway.api.front import Front
 from gateway.api.models import ModelTable
@@ -33,7 +34,7 @@ from gateway.runtime.stalls import is_stalled
 from gateway.settings import Settings, SettingsError
 from gateway.telemetry.log import RequestLog
 from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.process import families_of
+from gateway.telemetry.process import Told, families_of
 from gateway.telemetry.record import SettledRequest
 from gateway.tenancy.keys import key_hash
 from gateway.tenancy.users import UserNames
@@ -63,9 +64,11 @@ class Gateway:
         self.metrics = Metrics(self.scheduler, clock, version=__version__)
         self._log: RequestLog | None = None
         self.lag = LagMeter(self.metrics.lag.observe)
-        self.metrics.tell_also(families_of(self._gauges(), lambda: self._log))
+        self.metrics.tell_also(families_of(self._gauges(), self._counters(), lambda: self._log))
         self.dispatcher = Dispatcher(self.scheduler, clock, advised=self._advised)
         self.doors = Doors()
+        self.crowd = Crowd()
+        self.bound_connections(UNBOUNDED)
         self.fleet = Fleet(
             tell=self.dispatcher.tell,
             clock=clock,
@@ -113,7 +116,10 @@ class Gateway:
             operator_key_sha256=None if settings.is_local else admin_key_sha256,
         )
         self.app = build_app(operations, lifespan=self._lifespan)
-        self.asgi: ASGIApp = Front(self.relay, stored, self.app, self.doors)
+        front = Front(self.relay, stored, self.app, self.doors)
+        self.asgi: ASGIApp = front
+        self.surplus: ASGIApp = front.surplus
+        """For connections beyond the bound."""
         if settings.listen.cors_origins:
             # In front of everything: what a page may not read it may as well not have asked.
             self.asgi = CORSMiddleware(
@@ -123,6 +129,11 @@ class Gateway:
                 allow_headers=["*"],
                 expose_headers=list(EXPOSED_HEADERS),
             )
+
+    def bound_connections(self, possible: int) -> None:
+        """So many clients may be connected, where nothing is configured, and no more."""
+        self._connections_possible = possible
+        self.crowd.most = min(possible, self.settings.bounds.connections or possible)
 
     def reload(self, settings: Settings) -> frozenset[str]:
         """Go on with other settings; nothing that waits or runs is dropped.
@@ -155,6 +166,7 @@ class Gateway:
         self._forget_empty()
         set_log_level(settings)
         self._open_log()
+        self.bound_connections(self._connections_possible)
         for name in sorted(changed & FIXED):
             RELOADS.warning("%s cannot change while running: it stays as it is", name)
         RELOADS.info("changed: %s", ", ".join(sorted(changed - FIXED)) or "nothing")
@@ -260,7 +272,15 @@ class Gateway:
         if known is not None:
             asyncio.get_running_loop().run_in_executor(None, known.close)
 
-    def _gauges(self) -> dict[str, tuple[str, Callable[[], float]]]:
+    def _counters(self) -> dict[str, Told]:
+        return {
+            "connections_turned_away": (
+                "Connections of clients that came beyond the bound.",
+                lambda: self.crowd.turned_away,
+            ),
+        }
+
+    def _gauges(self) -> dict[str, Told]:
         return {
             "event_loop_lag_max_seconds": (
                 "Longest lag of the event loop in the last half minute to minute.",

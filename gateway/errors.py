@@ -79,6 +79,12 @@ class BodyTooLargeError(GatewayError):
     status, type, code = 413, "invalid_request_error", "request_too_large"
 
 
+class OverloadedError(GatewayError):
+    """The gateway itself has too much to do, or too little to do it with."""
+
+    status, type, code = 503, "service_unavailable", "over_capacity"
+
+
 class UpstreamFailedError(GatewayError):
     """The engine, or the way to it, broke before it answered."""
 

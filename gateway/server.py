@@ -14,8 +14,9 @@ import uvicorn
 from rich.console import Console
 
 from gateway import __version__
-from gateway.api.inbound import ClientConnection
+from gateway.api.inbound import ClientConfig, ClientConnection
 from gateway.app import Gateway, set_log_level
+from gateway.runtime.descriptors import connections_for, open_now, raised_limit
 from gateway.runtime.shutdown import leave
 from gateway.settings import Settings, SettingsError
 
@@ -31,6 +32,12 @@ STEP_S = 0.02
 TASKS_S = 1.0
 """Requests whose connection was cut end within this time."""
 LIFESPAN_S = 5.0
+LOOK_TICKS = 10
+"""Of a tenth of a second."""
+HEAD_S = 30.0
+"""A client may take so long to send the head of a request."""
+BODY_S = 300.0
+"""And so long to send its body."""
 HURRY_S = 1.0
 """A second signal ends the process within this time, whatever hangs."""
 CLOSE = (b"connection", b"close")
@@ -122,6 +129,15 @@ class GatewayServer(uvicorn.Server):
         """What waits and what runs is over."""
         self._gateway.end()
 
+    async def on_tick(self, counter: int) -> bool:
+        """Once a second, cut off clients that take too long to say what they want."""
+        if counter % LOOK_TICKS == 0:
+            now = asyncio.get_running_loop().time()
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, ClientConnection):
+                    connection.look(now, head_s=HEAD_S, body_s=BODY_S)
+        return await super().on_tick(counter)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close everything. What is still there has had its time: it is cut off."""
         for task in (self._leaving, self._loading):
@@ -188,7 +204,7 @@ class GatewayServer(uvicorn.Server):
 
 def server_config(gateway: Gateway, *, host: str, port: int) -> uvicorn.Config:
     """The one way in which uvicorn is set up, for the command and for tests."""
-    return uvicorn.Config(
+    config = ClientConfig(
         gateway.asgi,
         host=host,
         port=port,
@@ -203,6 +219,8 @@ def server_config(gateway: Gateway, *, host: str, port: int) -> uvicorn.Config:
         backlog=BACKLOG,
         timeout_keep_alive=CLIENT_KEEPALIVE_S,
     )
+    config.crowd, config.surplus = gateway.crowd, gateway.surplus
+    return config
 
 
 def serve(settings: Settings, load: Callable[[], Settings] | None = None) -> None:
@@ -217,6 +235,9 @@ def serve(settings: Settings, load: Callable[[], Settings] | None = None) -> Non
     host, port = settings.listen.host, settings.listen.port
     _announce(gateway, Console(stderr=True))
     _calm_collector()
+    limit = raised_limit()
+    gateway.bound_connections(connections_for(limit, open_now()))
+    LOGGER.info("at most %d connections of clients (%d open files)", gateway.crowd.most, limit)
     config = server_config(gateway, host=host, port=port)
     server = GatewayServer(config, gateway, last_resort=_exit_within, load=load)
     server.run()

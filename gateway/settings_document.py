@@ -291,6 +291,7 @@ class BoundsSection(Section):
     predictions: Count = Bounds().predictions
     prefixes: Count = Bounds().prefixes
     sessions: Count = Bounds().sessions
+    connections: Count | None = None
     retry_after_s_max: Positive = Bounds().retry_after_s_max
     client_stall_s: Positive = Bounds().client_stall_s
 

@@ -9,13 +9,13 @@ from secrets import token_hex
 from starlette.types import ASGIApp
 
 from gateway.api.disconnect import Receive, Scope, Send
-from gateway.api.doors import Doors
+from gateway.api.doors import ELSEWHERE_S, Doors
 from gateway.api.relay import Relay
 from gateway.api.reply import Reply
 from gateway.api.routes import RESPONSES_PREFIX, ROUTES, Route
 from gateway.api.shapes import RESPONSE, shape_of
 from gateway.api.stored import StoredResponses
-from gateway.errors import GatewayError, MethodNotAllowedError
+from gateway.errors import GatewayError, MethodNotAllowedError, OverloadedError
 
 
 class Front:
@@ -52,6 +52,15 @@ class Front:
                     await self._relay(scope, receive, send, route)
             finally:
                 doors.inside -= 1
+
+    async def surplus(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request on a connection beyond the bound: operators only."""
+        route = ROUTES.get(scope["path"])
+        if route is None and not scope["path"].startswith(RESPONSES_PREFIX):
+            await self._app(scope, receive, send)
+        else:
+            text = "The gateway has no connections left."
+            await _refused(send, route, OverloadedError(text, retry_after_s=ELSEWHERE_S))
 
 
 async def _refused(

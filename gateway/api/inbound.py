@@ -5,14 +5,17 @@ tells of a client that left only whoever asks. Here headers leave with the first
 and the departure of a client ends what is done for it.
 """
 
+import asyncio
 from typing import Any, cast
 
+import uvicorn
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
     RequestResponseCycle,
 )
 
+from gateway.api.crowd import SURPLUS_S, Crowd
 from gateway.api.disconnect import DEPARTURE, Departure
 from gateway.api.framing import LAST_CHUNK, Head, chunk
 from gateway.api.kernel import unsent_bytes
@@ -22,10 +25,58 @@ BODILESS = frozenset({204, 304})
 """Statuses whose answers have no body (RFC 9110, 6.4.1)."""
 
 
+class ClientConfig(uvicorn.Config):
+    """uvicorn's settings, with our own bound on connections."""
+
+    crowd = Crowd()
+    surplus: Any = None
+    """The application for connections beyond the bound."""
+
+
 class ClientConnection(HttpToolsProtocol):
     """One connection of a client."""
 
     _under_way: "ClientCycle | None" = None
+    _is_surplus = False
+    late_since: float | None = None
+    """Since when the server's walk has seen the client in the middle of a head or a body."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client came; beyond the bound it gets one answer, and beyond those nothing.
+
+        uvicorn would wait for ever for a client that never sends anything.
+        """
+        super().connection_made(transport)
+        config = self.config
+        if not isinstance(config, ClientConfig):
+            return
+        count, patience_s = len(self.connections), float(self.timeout_keep_alive)
+        if config.crowd.is_surplus(count):
+            config.crowd.turned_away += 1
+            if config.crowd.is_beyond(count):
+                transport.abort()
+                return
+            self._is_surplus = True
+            self.app = config.surplus
+            patience_s = SURPLUS_S
+        self.timeout_keep_alive_task = self.loop.call_later(
+            patience_s, self.timeout_keep_alive_handler
+        )
+
+    def look(self, now: float, *, head_s: float, body_s: float) -> None:
+        """Cut off a client that takes too long for a head or a body: from the server's walk."""
+        cycle = self.cycle
+        is_served = cycle is not None and not cycle.response_complete
+        if is_served:
+            is_late = cycle.more_body and not cycle.response_started
+        else:
+            is_late = self.timeout_keep_alive_task is None
+        if not is_late:
+            self.late_since = None
+        elif self.late_since is None:
+            self.late_since = now
+        elif now - self.late_since > (body_s if is_served else head_s):
+            self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone.
@@ -48,6 +99,8 @@ class ClientConnection(HttpToolsProtocol):
         cycle.scope[DEPARTURE] = Departure()  # type: ignore[literal-required]  # our own key
         cycle.scope[DIRECT] = cycle  # type: ignore[literal-required]  # our own key
         self._under_way = cast(ClientCycle, cycle)
+        if self._is_surplus:
+            cycle.keep_alive = False
         super()._start_asgi_task(cycle, app)
 
 

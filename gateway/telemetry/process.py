@@ -7,15 +7,19 @@ from prometheus_client.metrics_core import Metric
 
 from gateway.telemetry.log import RequestLog
 
+Told = tuple[str, Callable[[], float]]
+
 
 def families_of(
-    gauges: Mapping[str, tuple[str, Callable[[], float]]], log: Callable[[], RequestLog | None]
+    gauges: Mapping[str, Told], counters: Mapping[str, Told], log: Callable[[], RequestLog | None]
 ) -> Callable[[], Iterator[Metric]]:
-    """Families of these gauges, each a help text and a reader, and of the request log's losses."""
+    """Families of these, each a help text and a reader, and of the request log's losses."""
 
     def families() -> Iterator[Metric]:
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(f"fairgate_{name}", text, value())
+        for name, (text, value) in counters.items():
+            yield CounterMetricFamily(f"fairgate_{name}", text, value())
         writer = log()
         if writer is not None:
             lost = CounterMetricFamily(

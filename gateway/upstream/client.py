@@ -11,7 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
+from gateway.errors import OverloadedError
 from gateway.upstream.connection import Answer, Connection, Heard, Meter, UpstreamBrokenError
+from gateway.upstream.exhausted import is_exhausted
 from gateway.upstream.pieces import PIECE_BYTES_MAX, Segments, Sendable
 from gateway.upstream.replicas import ReplicaAddress
 
@@ -19,6 +21,8 @@ IDLE_S_MAX = 4.0
 """Below the 5 s after which uvicorn closes an idle connection."""
 CONNECT_TIMEOUT_S = 2.0
 IDLE_CONNECTIONS_MAX = 1_024
+EXHAUSTED_RETRY_S = 1.0
+"""When a client should come back that found the gateway without connections."""
 
 
 class EngineClient:
@@ -119,6 +123,24 @@ class EngineClient:
         return None
 
     async def _connect(self) -> Connection:
+        """A new connection. Raises OverloadedError where it is this process that has no room."""
+        try:
+            return await self._connected()
+        except UpstreamBrokenError as error:
+            if not is_exhausted(error):
+                raise
+        while self._idle:
+            self._idle.pop().abort()
+        await asyncio.sleep(0)  # an aborted socket is closed in the next turn of the loop
+        try:
+            return await self._connected()
+        except UpstreamBrokenError as error:
+            if is_exhausted(error):
+                text = "The gateway has no connections left for engines."
+                raise OverloadedError(text, retry_after_s=EXHAUSTED_RETRY_S) from error
+            raise
+
+    async def _connected(self) -> Connection:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):

@@ -16,6 +16,7 @@ import orjson
 from gateway.core.messages import Event, ReplicaFound, ReplicaLost, ReplicaReport, ReplicaReported
 from gateway.upstream.dialects.dialect import Dialect, EngineFacts
 from gateway.upstream.dialects.registry import by_name, by_owner, detect
+from gateway.upstream.exhausted import is_exhausted
 from gateway.upstream.replicas import (
     ModelCard,
     ReplicaAddress,
@@ -45,8 +46,17 @@ MODELS_PATH = "/v1/models"
 class NoAnswer(Exception):
     """One route gave nothing usable. `status` is set where it answered at all."""
 
-    def __init__(self, reason: str, status: int | None = None, *, refused: bool = False) -> None:
+    def __init__(
+        self,
+        reason: str,
+        status: int | None = None,
+        *,
+        refused: bool = False,
+        is_ours: bool = False,
+    ) -> None:
         super().__init__(reason)
+        self.is_ours = is_ours
+        """Whether this process could not even ask."""
         self.reason = reason
         self.status = status
         self.refused = refused
@@ -243,7 +253,11 @@ class Probe:
         except (TimeoutError, httpx.TimeoutException):
             raise NoAnswer(f"GET {path}: no answer within {self._timeout_s:g} s") from None
         except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError) as error:
-            raise NoAnswer(f"GET {path}: {_reason(error)}", refused=_is_refused(error)) from None
+            raise NoAnswer(
+                f"GET {path}: {_reason(error)}",
+                refused=_is_refused(error),
+                is_ours=is_exhausted(error),
+            ) from None
 
     # --- what follows from the answers ----------------------------------------------------------
 
@@ -291,7 +305,7 @@ class Probe:
 
     def _missed(self, failure: NoAnswer | None) -> None:
         assert failure is not None, "a round without answers has a reason"
-        if self.status.up and not failure.refused and self._is_heard():
+        if failure.is_ours or (self.status.up and not failure.refused and self._is_heard()):
             self.status = replace(self.status, last_error=failure.reason)
             return
         self._refusals = self._refusals + 1 if failure.refused else 0

@@ -108,7 +108,7 @@ async def test_a_slow_disk_costs_lines_and_no_time(tmp_path: Path) -> None:
         assert found.dropped == {"queue": 150, "disk": 0}
         gate.set()
     assert len(lines(tmp_path / "r.log")) == 51
-    families = list(families_of({}, lambda: found)())
+    families = list(families_of({}, {}, lambda: found)())
     told = {sample.labels["reason"]: sample.value for sample in families[0].samples}
     assert told == {"queue": 150.0, "disk": 0.0}
 
