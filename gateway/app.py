@@ -30,6 +30,7 @@ from gateway.core.scheduler import Scheduler
 from gateway.runtime.admission import LocalGate
 from gateway.runtime.dispatcher import Dispatcher
 from gateway.runtime.lag import LagMeter
+from gateway.runtime.pressure import Pressure, floor_of, memory_limit, resident_bytes
 from gateway.runtime.stalls import is_stalled
 from gateway.settings import Settings, SettingsError
 from gateway.telemetry.log import RequestLog
@@ -42,10 +43,12 @@ from gateway.upstream.fleet import Fleet
 from gateway.upstream.roster import Roster
 
 LOGGER = logging.getLogger("fairgate.scaling")
+OVERLOAD = logging.getLogger("fairgate.overload")
 RELOADS = logging.getLogger("fairgate.reload")
 FIXED = frozenset({"listen"})
 """Top-level keys that a running gateway cannot change."""
 SWEEP_EVERY_S = 1.0
+BUFFER_BYTES_MIN = 64 << 10
 EXPOSED_HEADERS = (
     "x-request-id", "request-id", "x-fairgate-tier", "x-fairgate-queue-ms", "x-fairgate-replica",
     "x-fairgate-position", "x-fairgate-model", "retry-after", "retry-after-ms", "x-should-retry",
@@ -63,7 +66,8 @@ class Gateway:
         self.scheduler = Scheduler(policy)
         self.metrics = Metrics(self.scheduler, clock, version=__version__)
         self._log: RequestLog | None = None
-        self.lag = LagMeter(self.metrics.lag.observe)
+        self.lag = LagMeter(self._looked)
+        self.pressure = Pressure(lag_max_s=settings.bounds.loop_lag_s, memory_max=_memory(settings))
         self.metrics.tell_also(families_of(self._gauges(), self._counters(), lambda: self._log))
         self.dispatcher = Dispatcher(self.scheduler, clock, advised=self._advised)
         self.doors = Doors()
@@ -106,6 +110,7 @@ class Gateway:
             settled=self._settled,
             prefixes=Prefixes() if is_wanted(policy) else None,
             places=places,
+            doors=self.doors,
         )
         stored = StoredResponses(places=places, fleet=self.fleet, keyring=keyring, asking=asking)
         self._operations = operations = Operations(
@@ -167,6 +172,7 @@ class Gateway:
         set_log_level(settings)
         self._open_log()
         self.bound_connections(self._connections_possible)
+        self.pressure.configure(lag_max_s=settings.bounds.loop_lag_s, memory_max=_memory(settings))
         for name in sorted(changed & FIXED):
             RELOADS.warning("%s cannot change while running: it stays as it is", name)
         RELOADS.info("changed: %s", ", ".join(sorted(changed - FIXED)) or "nothing")
@@ -274,6 +280,10 @@ class Gateway:
 
     def _counters(self) -> dict[str, Told]:
         return {
+            "requests_kept_out": (
+                "Requests that were refused since the gateway itself was overloaded.",
+                lambda: self.doors.kept_out,
+            ),
             "connections_turned_away": (
                 "Connections of clients that came beyond the bound.",
                 lambda: self.crowd.turned_away,
@@ -286,6 +296,10 @@ class Gateway:
                 "Longest lag of the event loop in the last half minute to minute.",
                 lambda: self.lag.longest_s,
             ),
+            "body_bytes": (
+                "Bytes of all bodies that are here: those that come, wait and run.",
+                lambda: self.relay.body_bytes,
+            ),
             "requests_inside": (
                 "Requests that were let in and have not ended.",
                 lambda: self.doors.inside,
@@ -297,6 +311,29 @@ class Gateway:
         while True:
             await asyncio.sleep(SWEEP_EVERY_S)
             self._forget_empty()
+            self._share_buffers()
+
+    def _share_buffers(self) -> None:
+        """Where many answers run, a new connection holds less of its own for a slow client."""
+        bounds = self.scheduler.policy.bounds
+        share = bounds.stream_buffers_bytes // max(1, len(self.relay.open))
+        self.fleet.configure(
+            scrape_interval_s=self.scheduler.policy.scrape_interval_s,
+            stream_buffer_bytes=max(BUFFER_BYTES_MIN, min(bounds.stream_buffer_bytes, share)),
+        )
+
+    def _looked(self, lag_s: float) -> None:
+        """The lag was looked at: whoever must stay out for it does, from now on."""
+        self.metrics.lag.observe(lag_s)
+        tiers = len(self.scheduler.policy.tiers)
+        before = self.doors.floor
+        level = self.pressure.look(lag_s, resident_bytes(), tiers)
+        self.doors.floor = floor_of(level, tiers)
+        if self.doors.floor != before:
+            names = self.settings.tier_names[self.doors.floor :] if level else ()
+            OVERLOAD.warning(
+                "refused while the gateway is overloaded: %s", ", ".join(names) or "nobody any more"
+            )
 
     def _forget_empty(self) -> None:
         if self.fleet.sweep(self._is_empty):
@@ -326,6 +363,10 @@ class Gateway:
 def set_log_level(settings: Settings) -> None:
     """Of our own messages."""
     logging.getLogger("fairgate").setLevel(settings.log.level.upper())
+
+
+def _memory(settings: Settings) -> int | None:
+    return settings.bounds.memory or memory_limit()
 
 
 def _ranks(settings: Settings) -> dict[str, int]:

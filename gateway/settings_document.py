@@ -285,7 +285,11 @@ class BoundsSection(Section):
     waiting_bytes_per_user: Size | None = Bounds().waiting_bytes_per_user
     waiting_tokens_per_user: Count | None = Bounds().waiting_tokens_per_user
     body: Size = Bounds().body_bytes
+    bodies: Size = Bounds().bodies_bytes
     stream_buffer: Size = Bounds().stream_buffer_bytes
+    stream_buffers: Size = Bounds().stream_buffers_bytes
+    memory: Size | None = None
+    loop_lag_s: NotNegative = 0.25
     users_per_tenant: Count = Bounds().users_per_tenant
     max_sequences: Count = Bounds().max_sequences
     predictions: Count = Bounds().predictions

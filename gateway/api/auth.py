@@ -94,6 +94,12 @@ class Asking:
             read_timeout_s=None if call.streams else _read_timeout_s(headers),
         )
 
+    def best_tier(self, principal: Principal, headers: Headers) -> int:
+        """The best rank that a request may turn out to have, whatever its body says."""
+        named = _first(headers, TIER_HEADERS)
+        rank = None if named is None else self._tier_ranks.get(named)
+        return principal.max_tier if rank is None else max(rank, principal.max_tier)
+
     def user(self, principal: Principal, headers: Headers, named: str | None) -> str:
         """The user a caller speaks for; `named` is the one that its body names."""
         if not principal.speaks_for_users:

@@ -4,8 +4,10 @@ Who asks, and what for, is not known here; neither is why the doors were shut.
 """
 
 from gateway.core.messages import Reason
-from gateway.errors import GatewayError, RefusedError
+from gateway.errors import GatewayError, OverloadedError, RefusedError
 
+OVERLOADED_S = 5.0
+"""When a client should come back that an overloaded gateway refused."""
 ELSEWHERE_S = 1.0
 """When a client that finds a gateway leaving should ask again: another one has taken its place."""
 
@@ -13,7 +15,7 @@ ELSEWHERE_S = 1.0
 class Doors:
     """The way into the gateway, and how many are inside."""
 
-    __slots__ = ("inside", "is_leaving", "is_shut")
+    __slots__ = ("floor", "inside", "is_leaving", "is_shut", "kept_out")
 
     def __init__(self) -> None:
         self.inside = 0
@@ -21,6 +23,10 @@ class Doors:
         self.is_leaving = False
         """Whether traffic should go elsewhere; it is served all the same."""
         self.is_shut = False
+        self.floor: int | None = None
+        """Tiers from this rank on must stay out; None: none must."""
+        self.kept_out = 0
+        """Requests that were refused for that."""
 
     def announce(self) -> None:
         """Say that traffic should go elsewhere."""
@@ -33,6 +39,12 @@ class Doors:
     def objection(self) -> GatewayError | None:
         """Why nobody may come in now; None: somebody may."""
         return going() if self.is_shut else None
+
+    def keep_out(self) -> GatewayError:
+        """What a request of a tier that must stay out is told."""
+        self.kept_out += 1
+        text = "The gateway itself is overloaded; the lower tiers are refused first."
+        return OverloadedError(text, retry_after_s=OVERLOADED_S)
 
 
 def going() -> GatewayError:

@@ -12,9 +12,9 @@ class Life:
     """One request; filled in as it goes on, instants on the gateway's clock."""
 
     __slots__ = (
-        "asked", "attempts", "began_at", "call", "first_at", "forwarded", "model", "outcome",
-        "pinned", "position", "prefix", "replica", "request_id", "route", "sent_at", "tpot_s",
-        "usage", "waited_s",
+        "asked", "attempts", "began_at", "body_bytes", "call", "first_at", "forwarded", "model",
+        "outcome", "pinned", "position", "prefix", "replica", "request_id", "route", "sent_at",
+        "tpot_s", "usage", "waited_s",
     )  # fmt: skip
 
     def __init__(self, *, request_id: str, route: Route, began_at: float) -> None:
@@ -22,6 +22,8 @@ class Life:
         self.route = route
         self.began_at = began_at
         self.call: Call | None = None
+        self.body_bytes = 0
+        """Of its body, so far as it has come."""
         self.asked: Asked | None = None
         self.model = ""
         self.forwarded = b""

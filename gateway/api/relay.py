@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from random import getrandbits
 
 from gateway.api.auth import Asked, Asking, Headers, authenticated, headers_of
@@ -21,6 +22,7 @@ from gateway.api.disconnect import (
     Send,
     cancelled_when_client_leaves,
 )
+from gateway.api.doors import OVERLOADED_S, Doors
 from gateway.api.exchange import ClientStalledError, Exchange, RetryElsewhereError
 from gateway.api.form import read_form
 from gateway.api.life import Life
@@ -34,7 +36,7 @@ from gateway.api.stored import Places, no_such_response
 from gateway.api.surroundings import Surroundings
 from gateway.api.wire import parse, read_body
 from gateway.core.policy import Bounds
-from gateway.errors import GatewayError, RefusedError
+from gateway.errors import GatewayError, OverloadedError, RefusedError
 from gateway.runtime.gate import Gate, Waits
 from gateway.telemetry.record import SettledRequest
 from gateway.tenancy.keys import Keyring
@@ -63,6 +65,7 @@ class Relay:
         settled: Callable[[SettledRequest], None],
         prefixes: Prefixes | None = None,
         places: Places | None = None,
+        doors: Doors | None = None,
     ) -> None:
         """`prefixes` is None where nothing is decided by the beginnings of prompts.
 
@@ -80,6 +83,9 @@ class Relay:
         self._clock = clock
         self._settled = settled
         self._prefixes = prefixes
+        self._doors = Doors() if doors is None else doors
+        self.body_bytes = 0
+        """Of all bodies that are here: those that come, wait and run."""
         self.open: dict[Exchange, asyncio.Task[None] | None] = {}
         """Exchanges under way, each with the task that carries it."""
         self.lives: set[Life] = set()
@@ -131,6 +137,7 @@ class Relay:
             await reply.fail(fault)
         finally:
             self.lives.discard(life)
+            self.body_bytes -= life.body_bytes
             if life.call is not None and life.call.upload is not None:
                 life.call.upload.close()
             if life.asked is not None:
@@ -141,12 +148,18 @@ class Relay:
         headers = headers_of(scope["headers"])
         keyring = self._keyring
         principal, generation = authenticated(keyring, headers), keyring.generation
-        call = life.call = await self._call(life.route, headers, receive)
+        doors = self._doors
+        if doors.floor is not None and self._asking.best_tier(principal, headers) >= doors.floor:
+            raise doors.keep_out()
+        call = life.call = await self._call(life, headers, receive)
         if keyring.generation != generation:
             # The configuration changed while the body came: with it the ranks, or the key itself.
             principal = authenticated(keyring, headers)
         life.model = self._models.resolve(call.model, principal)
-        life.asked = asked = self._asking.asked(principal, headers, call)
+        asked = self._asking.asked(principal, headers, call)
+        if doors.floor is not None and asked.tier >= doors.floor:
+            raise doors.keep_out()
+        life.asked = asked
         life.forwarded = forwarded(headers)
         if call.previous_response_id is not None:
             life.pinned = self._holder_of(call.previous_response_id, asked)
@@ -162,20 +175,33 @@ class Relay:
             raise no_such_response(response_id)
         return place.replica
 
-    async def _call(self, route: Route, headers: Headers, receive: Receive) -> Call:
+    async def _call(self, life: Life, headers: Headers, receive: Receive) -> Call:
         """Read and understand the body."""
+        route = life.route
         length = headers.get(b"content-length")
         if route.is_form:
             content_type = headers.get(b"content-type")
-            return await read_form(
+            call = await read_form(
                 route,
                 receive,
                 content_type=content_type,
                 bytes_max=self._bounds.body_bytes,
                 length=length,
             )
-        body = await read_body(receive, length, self._bounds.body_bytes)
+            life.call = call  # so that it is closed whatever happens
+            self._took(life, call.size)
+            return call
+        took = partial(self._took, life)
+        body = await read_body(receive, length, self._bounds.body_bytes, took)
         return await parse(route, body, self._bounds.max_sequences)
+
+    def _took(self, life: Life, size: int) -> None:
+        """So much of a body came. Raises OverloadedError where all bodies together are too much."""
+        life.body_bytes += size
+        self.body_bytes += size
+        if self.body_bytes > self._bounds.bodies_bytes:
+            text = "The bodies of all requests together are more than the gateway may hold."
+            raise OverloadedError(text, retry_after_s=OVERLOADED_S)
 
     async def _serve(self, life: Life, reply: Reply) -> None:
         """Try replicas until one answers. A retry keeps the arrival instant, and so its place."""
