@@ -73,13 +73,7 @@ class Gateway:
         self.doors = Doors()
         self.crowd = Crowd()
         self.bound_connections(UNBOUNDED)
-        self.fleet = Fleet(
-            tell=self.dispatcher.tell,
-            clock=clock,
-            scrape_interval_s=policy.scrape_interval_s,
-            stream_buffer_bytes=policy.bounds.stream_buffer_bytes,
-            is_hungry=self._is_hungry,
-        )
+        self.fleet = self._fleet(policy)
         self.roster = Roster(self.fleet)
         self.admin_key, admin_key_sha256 = _admin_key(settings)
         self._made_key_sha256 = admin_key_sha256
@@ -97,21 +91,7 @@ class Gateway:
             users=self._users,
         )
         places = Places()
-        self.relay = Relay(
-            gate=LocalGate(self.dispatcher, taken_back=lambda: self.metrics.recalled("queued")),
-            fleet=self.fleet,
-            keyring=keyring,
-            asking=asking,
-            models=models,
-            bounds=policy.bounds,
-            tiers=settings.tier_names,
-            keepalive_after_s=settings.keepalive_after_s,
-            clock=clock,
-            settled=self._settled,
-            prefixes=Prefixes() if is_wanted(policy) else None,
-            places=places,
-            doors=self.doors,
-        )
+        self.relay = self._relay(policy, places)
         stored = StoredResponses(places=places, fleet=self.fleet, keyring=keyring, asking=asking)
         self._operations = operations = Operations(
             keyring=keyring,
@@ -122,18 +102,35 @@ class Gateway:
         )
         self.app = build_app(operations, lifespan=self._lifespan)
         front = Front(self.relay, stored, self.app, self.doors)
-        self.asgi: ASGIApp = front
+        self.asgi = _with_cors(front, settings)
         self.surplus: ASGIApp = front.surplus
         """For connections beyond the bound."""
-        if settings.listen.cors_origins:
-            # In front of everything: what a page may not read it may as well not have asked.
-            self.asgi = CORSMiddleware(
-                self.asgi,
-                allow_origins=list(settings.listen.cors_origins),
-                allow_methods=["GET", "POST"],
-                allow_headers=["*"],
-                expose_headers=list(EXPOSED_HEADERS),
-            )
+
+    def _fleet(self, policy: Policy) -> Fleet:
+        return Fleet(
+            tell=self.dispatcher.tell,
+            clock=self.clock,
+            scrape_interval_s=policy.scrape_interval_s,
+            stream_buffer_bytes=policy.bounds.stream_buffer_bytes,
+            is_hungry=self._is_hungry,
+        )
+
+    def _relay(self, policy: Policy, places: Places) -> Relay:
+        return Relay(
+            gate=LocalGate(self.dispatcher, taken_back=lambda: self.metrics.recalled("queued")),
+            fleet=self.fleet,
+            keyring=self._keyring,
+            asking=self._asking,
+            models=self._models,
+            bounds=policy.bounds,
+            tiers=self.settings.tier_names,
+            keepalive_after_s=self.settings.keepalive_after_s,
+            clock=self.clock,
+            settled=self._settled,
+            prefixes=Prefixes() if is_wanted(policy) else None,
+            places=places,
+            doors=self.doors,
+        )
 
     def bound_connections(self, possible: int) -> None:
         """So many clients may be connected, where nothing is configured, and no more."""
@@ -324,7 +321,7 @@ class Gateway:
 
     def _looked(self, lag_s: float) -> None:
         """The lag was looked at: whoever must stay out for it does, from now on."""
-        self.metrics.lag.observe(lag_s)
+        self.metrics.lag(lag_s)
         tiers = len(self.scheduler.policy.tiers)
         before = self.doors.floor
         level = self.pressure.look(lag_s, resident_bytes(), tiers)
@@ -363,6 +360,19 @@ class Gateway:
 def set_log_level(settings: Settings) -> None:
     """Of our own messages."""
     logging.getLogger("fairgate").setLevel(settings.log.level.upper())
+
+
+def _with_cors(app: ASGIApp, settings: Settings) -> ASGIApp:
+    if not settings.listen.cors_origins:
+        return app
+    # In front of everything: what a page may not read it may as well not have asked.
+    return CORSMiddleware(
+        app,
+        allow_origins=list(settings.listen.cors_origins),
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],
+        expose_headers=list(EXPOSED_HEADERS),
+    )
 
 
 def _memory(settings: Settings) -> int | None:

@@ -41,7 +41,7 @@ class ClientConnection(HttpToolsProtocol):
     late_since: float | None = None
     """Since when the server's walk has seen the client in the middle of a head or a body."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn narrows it too
         """A client came; beyond the bound it gets one answer, and beyond those nothing.
 
         uvicorn would wait for ever for a client that never sends anything.
@@ -65,9 +65,10 @@ class ClientConnection(HttpToolsProtocol):
 
     def look(self, now: float, *, head_s: float, body_s: float) -> None:
         """Cut off a client that takes too long for a head or a body: from the server's walk."""
-        cycle = self.cycle
-        is_served = cycle is not None and not cycle.response_complete
-        if is_served:
+        cycle = cast(RequestResponseCycle | None, self.cycle)  # None before the first
+        is_served = False
+        if cycle is not None and not cycle.response_complete:
+            is_served = True
             is_late = cycle.more_body and not cycle.response_started
         else:
             is_late = self.timeout_keep_alive_task is None

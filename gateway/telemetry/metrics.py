@@ -79,13 +79,7 @@ class Metrics:
             "Requests that were moved between replicas or taken back from one, by kind.",
             ("kind",),
         )
-        self._lag_of_all = Histogram(
-            "fairgate_event_loop_lag_seconds",
-            "How much later than due the event loop ran a timer, looked at ten times a second.",
-            bounds=LAG_BUCKETS_S,
-        )
-        self.lag = self._lag_of_all.of()
-        """Where each look at the loop's lag is counted."""
+        self._lag_of_all = _lag()
         self._told_by: list[Callable[[], Iterator[Metric]]] = []
         self._advised = _advised(self.registry)
         self._advised_models: set[str] = set()
@@ -96,6 +90,10 @@ class Metrics:
     def tell_also(self, families: Callable[[], Iterator[Metric]]) -> None:
         """Ask `families` too at each scrape."""
         self._told_by.append(families)
+
+    def lag(self, lag_s: float) -> None:
+        """Count one look at the event loop's lag."""
+        self._lag_of_all.of().observe(lag_s)
 
     def settled(self, record: SettledRequest) -> None:
         """Count one settled request."""
@@ -269,6 +267,14 @@ class _SchedulerGauges(Collector):
             gauge["pool_saturation"].add_metric((",".join(sorted(pool.models)),), saturation)
         yield from gauge.values()
         yield opened
+
+
+def _lag() -> Histogram:
+    return Histogram(
+        "fairgate_event_loop_lag_seconds",
+        "How much later than due the event loop ran a timer, looked at ten times a second.",
+        bounds=LAG_BUCKETS_S,
+    )
 
 
 def _advised(registry: CollectorRegistry) -> Gauge:
