@@ -289,7 +289,7 @@ class BoundsSection(Section):
     stream_buffer: Size = Bounds().stream_buffer_bytes
     stream_buffers: Size = Bounds().stream_buffers_bytes
     memory: Size | None = None
-    loop_lag_s: NotNegative = 0.25
+    loop_lag_s: NotNegative = 0.5
     users_per_tenant: Count = Bounds().users_per_tenant
     max_sequences: Count = Bounds().max_sequences
     predictions: Count = Bounds().predictions

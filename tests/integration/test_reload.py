@@ -71,7 +71,8 @@ async def site(*engines: HeldEngine, **values: object) -> AsyncIterator[Site]:
         client(running) as http,
     ):
         given = {name.replace("__", "."): value for name, value in values.items()}
-        start = {"replicas": replicas, "scheduling.scrape_interval_s": 0.1, **given}
+        base = {"scheduling.scrape_interval_s": 0.1, "bounds.loop_lag_s": 0}
+        start = {"replicas": replicas, **base, **given}
         yield Site(running, http, start)
 
 

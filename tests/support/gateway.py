@@ -43,6 +43,8 @@ async def running_gateway(
     values: Mapping[str, object] = {
         "replicas": replicas,
         "scheduling.scrape_interval_s": 0.1,
+        # Engines and clients share this loop, and make it late.
+        "bounds.loop_lag_s": 0,
         **{name.replace("__", "."): value for name, value in overrides.items()},
     }
     settings = load_settings(config=None, environ=environ, overrides=values)
