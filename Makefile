@@ -6,9 +6,9 @@ BIN := .venv/bin
 
 # What runs for every event of the scheduler, every request and every chunk.
 COMPILED := $(wildcard gateway/core/*.py) \
-	$(addprefix gateway/api/, auth.py disconnect.py exchange.py framing.py front.py life.py \
-		models.py outgoing.py passing.py prefix.py relay.py reply.py rewrite.py shapes.py wire.py \
-		surroundings.py) \
+	$(addprefix gateway/api/, auth.py cycle.py disconnect.py exchange.py framing.py front.py \
+		inbound.py life.py models.py outflow.py outgoing.py passing.py prefix.py relay.py \
+		reply.py rewrite.py shapes.py surroundings.py wire.py) \
 	$(addprefix gateway/runtime/, admission.py dispatcher.py gate.py) \
 	$(addprefix gateway/telemetry/, series.py) \
 	$(addprefix gateway/tenancy/, keys.py) \

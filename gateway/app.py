@@ -210,6 +210,7 @@ class Gateway:
     def announce(self) -> None:
         """Not ready any more; what comes is served all the same."""
         self.doors.announce()
+        self.crowd.is_leaving = True
 
     def refuse(self) -> None:
         """Refuse what comes; what waits and what runs goes on."""

@@ -9,12 +9,14 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
+from typing import Any, cast
 
 import uvicorn
 from rich.console import Console
 
 from gateway import __version__
-from gateway.api.inbound import ClientConfig, ClientConnection
+from gateway.api.crowd import ClientConfig
+from gateway.api.inbound import ClientConnection
 from gateway.app import Gateway, set_log_level
 from gateway.runtime.descriptors import connections_for, open_now, raised_limit
 from gateway.runtime.shutdown import leave
@@ -34,13 +36,10 @@ TASKS_S = 1.0
 LIFESPAN_S = 5.0
 LOOK_TICKS = 10
 """Of a tenth of a second."""
-HEAD_S = 30.0
-"""A client may take so long to send the head of a request."""
 BODY_S = 300.0
-"""And so long to send its body."""
+"""A client may take so long to send a body; for a head it has its idle time."""
 HURRY_S = 1.0
 """A second signal ends the process within this time, whatever hangs."""
-CLOSE = (b"connection", b"close")
 
 
 class GatewayServer(uvicorn.Server):
@@ -113,8 +112,6 @@ class GatewayServer(uvicorn.Server):
     def announce(self) -> None:
         """Not ready any more; each connection ends with its next answer."""
         self._gateway.announce()
-        self.config.encoded_headers.append(CLOSE)
-        self.server_state.default_headers = [*self.server_state.default_headers, CLOSE]
 
     def refuse(self) -> None:
         """Nothing new comes in; connections on which nothing is asked are closed."""
@@ -130,12 +127,11 @@ class GatewayServer(uvicorn.Server):
         self._gateway.end()
 
     async def on_tick(self, counter: int) -> bool:
-        """Once a second, cut off clients that take too long to say what they want."""
+        """Once a second, cut off clients that take too long to send a body."""
         if counter % LOOK_TICKS == 0:
             now = asyncio.get_running_loop().time()
-            for connection in list(self.server_state.connections):
-                if isinstance(connection, ClientConnection):
-                    connection.look(now, head_s=HEAD_S, body_s=BODY_S)
+            for connection in self._connections():
+                connection.look(now, BODY_S)
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -154,8 +150,8 @@ class GatewayServer(uvicorn.Server):
         self._close_idle()
         state = self.server_state
         await self._until(lambda: not state.connections or self.force_exit, FLUSH_S)
-        for connection in list(state.connections):
-            connection.transport.abort()
+        for connection in self._connections():
+            connection.abort()
         await self._until(lambda: not state.tasks, HURRY_S / 4 if self.force_exit else TASKS_S)
         for task in list(state.tasks):
             task.cancel()
@@ -191,8 +187,11 @@ class GatewayServer(uvicorn.Server):
             self.should_exit = True
 
     def _close_idle(self) -> None:
-        for connection in list(self.server_state.connections):
+        for connection in self._connections():
             connection.shutdown()
+
+    def _connections(self) -> list[ClientConnection]:
+        return list(cast("set[ClientConnection]", self.server_state.connections))
 
     async def _until(self, condition: Callable[[], bool], within_s: float) -> None:
         """Wait until it holds, or for so long."""
@@ -209,7 +208,7 @@ def server_config(gateway: Gateway, *, host: str, port: int) -> uvicorn.Config:
         host=host,
         port=port,
         loop="uvloop",
-        http=ClientConnection,
+        http=cast(Any, ClientConnection),
         ws="none",
         lifespan="on",
         access_log=False,  # 42 us a request; the request log says more

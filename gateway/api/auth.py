@@ -5,7 +5,7 @@ Authorisation is by the route that was matched; nothing here looks at a URL.
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from hashlib import blake2b
 
 from gateway.api.call import Call
@@ -24,19 +24,35 @@ SESSION_CHARS_MAX = 64
 Headers = dict[bytes, bytes]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, init=False)
 class Asked:
-    """What one request is scheduled as."""
+    """What one request is scheduled as; made for each, hence by an `__init__` that is compiled."""
 
     tenant: str
     user: str
     tier: int
     patience_s: float | None
-    _: KW_ONLY
-    session: str | None = None
+    session: str | None
     """Names the session among all tenants' and users' sessions."""
-    read_timeout_s: float | None = None
+    read_timeout_s: float | None
     """When its client gives up; None for a stream, whose client hears comments meanwhile."""
+
+    def __init__(
+        self,
+        tenant: str,
+        user: str,
+        tier: int,
+        patience_s: float | None,
+        *,
+        session: str | None = None,
+        read_timeout_s: float | None = None,
+    ) -> None:
+        self.tenant = tenant
+        self.user = user
+        self.tier = tier
+        self.patience_s = patience_s
+        self.session = session
+        self.read_timeout_s = read_timeout_s
 
 
 def headers_of(pairs: Iterable[tuple[bytes, bytes]]) -> Headers:

@@ -1,6 +1,6 @@
 """How an answer's headers and body look on the wire (RFC 9112)."""
 
-from collections.abc import Iterable, Sequence
+from http import HTTPStatus
 
 
 class Head:
@@ -8,24 +8,44 @@ class Head:
 
     __slots__ = ("closes", "length", "lines")
 
-    def __init__(self, headers: Iterable[Sequence[bytes]]) -> None:
+    def __init__(self, headers: list[tuple[bytes, bytes]]) -> None:
         """Names in lower case. Raises ValueError for a header that would be more than a line."""
         self.closes = False
         """Whether the connection ends with the answer."""
-        self.length: int | None = None
-        """The content-length; None where none is given."""
-        parts: list[bytes] = []
-        count = 0
+        self.length = -1
+        """The content-length; -1 where none is given."""
         for name, value in headers:
             if name == b"content-length":
                 self.length = int(value)
             elif name == b"connection" and b"close" in value.lower():
                 self.closes = True
-            parts += (name, b": ", value, b"\r\n")
-            count += 1
-        self.lines = b"".join(parts)
-        if self.lines.count(b"\n") != count or self.lines.count(b"\r") != count:
-            raise ValueError("a header must not hold a line break")
+        self.lines = header_lines(headers)
+
+
+def header_lines(headers: list[tuple[bytes, bytes]]) -> bytes:
+    """One line for each. Raises ValueError for a header that would be more than one."""
+    parts: list[bytes] = []
+    for name, value in headers:
+        parts.append(name)
+        parts.append(b": ")
+        parts.append(value)
+        parts.append(b"\r\n")
+    lines = b"".join(parts)
+    if len(lines.splitlines()) != len(headers):
+        raise ValueError("a header must not hold a line break")
+    return lines
+
+
+def _status_line(status: int) -> bytes:
+    try:
+        phrase = HTTPStatus(status).phrase
+    except ValueError:
+        phrase = ""
+    return f"HTTP/1.1 {status} {phrase}\r\n".encode("ascii")
+
+
+STATUS_LINES = tuple(_status_line(status) for status in range(600))
+"""By status."""
 
 
 def chunk(body: bytes) -> bytes:

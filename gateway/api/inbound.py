@@ -1,226 +1,296 @@
-"""The client's side of a connection: uvicorn's protocol, with two gaps closed.
+"""The client's side of a connection: HTTP/1.1 for an ASGI application, run by uvicorn's server.
 
-uvicorn writes the headers of an answer by themselves, which costs a system call a request, and
-tells of a client that left only whoever asks. Here headers leave with the first bytes of the body,
-and the departure of a client ends what is done for it.
+uvicorn has a protocol of its own; it costs several times as much a request, writes the headers of
+an answer by themselves and tells of a client that left only whoever asks (docs/decisions/0010).
 """
 
 import asyncio
+import logging
+from collections import deque
 from typing import Any, cast
+from urllib.parse import unquote
 
-import uvicorn
-from uvicorn.protocols.http.httptools_impl import (
-    STATUS_LINE,
-    HttpToolsProtocol,
-    RequestResponseCycle,
-)
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
+from uvicorn.server import ServerState
 
-from gateway.api.crowd import SURPLUS_S, Crowd
-from gateway.api.disconnect import DEPARTURE, Departure
-from gateway.api.framing import LAST_CHUNK, Head, chunk
-from gateway.api.kernel import unsent_bytes
-from gateway.api.reply import DIRECT
+from gateway.api.crowd import SURPLUS_S, ClientConfig, Crowd
+from gateway.api.cycle import ClientCycle
+from gateway.api.disconnect import Scope
+from gateway.api.framing import STATUS_LINES, header_lines
+from gateway.api.outflow import Outflow, Pairs
 
-BODILESS = frozenset({204, 304})
-"""Statuses whose answers have no body (RFC 9110, 6.4.1)."""
-
-
-class ClientConfig(uvicorn.Config):
-    """uvicorn's settings, with our own bound on connections."""
-
-    crowd = Crowd()
-    surplus: Any = None
-    """The application for connections beyond the bound."""
+LOGGER = logging.getLogger("fairgate.inbound")
+NOT_HTTP = b"Invalid HTTP request received."
+UNUSUAL = (b"?", b"#", b"%", b"//")
+"""What makes a target more than a plain path."""
 
 
-class ClientConnection(HttpToolsProtocol):
-    """One connection of a client."""
+class ClientConnection:
+    """One connection of a client.
 
-    _under_way: "ClientCycle | None" = None
-    _is_surplus = False
-    late_since: float | None = None
-    """Since when the server's walk has seen the client in the middle of a head or a body."""
+    It is an `asyncio.Protocol` in all but name: a subclass could not be compiled whole.
+    """
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn narrows it too
-        """A client came; beyond the bound it gets one answer, and beyond those nothing.
+    __slots__ = (
+        "_app", "_app_state", "_asgi", "_client", "_crowd", "_cycle", "_headers", "_idle_since",
+        "_is_surplus", "_keep_alive_s", "_late_since", "_loop", "_out", "_parser", "_pipeline",
+        "_root_path", "_scheme", "_server", "_state", "_surplus", "_timer", "_under_way", "_url",
+        "_waits_for_continue",
+    )  # fmt: skip
 
-        uvicorn would wait for ever for a client that never sends anything.
-        """
-        super().connection_made(transport)
-        config = self.config
-        if not isinstance(config, ClientConfig):
-            return
-        count, patience_s = len(self.connections), float(self.timeout_keep_alive)
-        if config.crowd.is_surplus(count):
-            config.crowd.turned_away += 1
-            if config.crowd.is_beyond(count):
-                transport.abort()
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        """As uvicorn's server makes it."""
+        if not config.loaded:
+            config.load()
+        self._app: Any = config.loaded_app
+        self._crowd = config.crowd if isinstance(config, ClientConfig) else Crowd()
+        self._surplus: Any = config.surplus if isinstance(config, ClientConfig) else self._app
+        self._is_surplus = False
+        """Whether it ends with its first answer, since it came beyond the bound."""
+        self._late_since: float | None = None
+        """Since when the server's walk has seen its client in the middle of a body."""
+        self._loop = _loop or asyncio.get_event_loop()
+        self._state = server_state
+        self._app_state = app_state
+        self._asgi = {"version": config.asgi_version, "spec_version": "2.3"}
+        self._root_path = config.root_path
+        self._keep_alive_s = float(config.timeout_keep_alive)
+        self._parser: Any = httptools.HttpRequestParser(self)
+        # What follows a request that ends the connection must not keep it from being answered.
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._out: Outflow | None = None
+        self._server: tuple[str, int | None] | None = None
+        self._client: tuple[str, int] | None = None
+        self._scheme = "http"
+        self._url = b""
+        self._headers: Pairs = []
+        self._waits_for_continue = False
+        self._cycle: ClientCycle | None = None
+        """The latest request."""
+        self._under_way: ClientCycle | None = None
+        """The one that is answered."""
+        self._pipeline: deque[ClientCycle] = deque()
+        """Those that came before the answer to the last one ended."""
+        self._timer: asyncio.TimerHandle | None = None
+        """One a connection, not one a request: it looks how long nothing has come."""
+        self._idle_since = 0.0
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client came; beyond the bound it gets one answer, and beyond those nothing."""
+        self._state.connections.add(cast(Any, self))
+        known = cast(asyncio.Transport, transport)
+        self._out = Outflow(known)
+        self._server = get_local_addr(known)
+        self._client = get_remote_addr(known)
+        self._scheme = "https" if is_ssl(known) else "http"
+        count, patience_s = len(self._state.connections), self._keep_alive_s
+        if self._crowd.is_surplus(count):
+            self._crowd.turned_away += 1
+            if self._crowd.is_beyond(count):
+                self._out.abort()
                 return
-            self._is_surplus = True
-            self.app = config.surplus
-            patience_s = SURPLUS_S
-        self.timeout_keep_alive_task = self.loop.call_later(
-            patience_s, self.timeout_keep_alive_handler
-        )
-
-    def look(self, now: float, *, head_s: float, body_s: float) -> None:
-        """Cut off a client that takes too long for a head or a body: from the server's walk."""
-        cycle = cast(RequestResponseCycle | None, self.cycle)  # None before the first
-        is_served = False
-        if cycle is not None and not cycle.response_complete:
-            is_served = True
-            is_late = cycle.more_body and not cycle.response_started
-        else:
-            is_late = self.timeout_keep_alive_task is None
-        if not is_late:
-            self.late_since = None
-        elif self.late_since is None:
-            self.late_since = now
-        elif now - self.late_since > (body_s if is_served else head_s):
-            self.transport.abort()
+            self._app, self._is_surplus, patience_s = self._surplus, True, SURPLUS_S
+        # Until its first request is there it is idle; then each answer begins that time anew.
+        self._idle_since = self._loop.time() + patience_s - self._keep_alive_s
+        self._timer = self._loop.call_later(patience_s, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone.
+        """The client is gone, and with it whatever is done for it."""
+        self._state.connections.discard(cast(Any, self))
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for cycle in (self._under_way, self._cycle):
+            if cycle is not None:
+                cycle.left()
+        self._pipeline.clear()
+        if self._out is not None:
+            self._out.drain()
+        self._parser = None
 
-        uvicorn tells only the latest request; one that runs while others are pipelined behind it
-        would go on to its end for nobody.
-        """
-        super().connection_lost(exc)
+    def eof_received(self) -> None:
+        """The client sends no more; asyncio closes our side in turn."""
+
+    def pause_writing(self) -> None:
+        """The client takes less than it is sent."""
+        assert self._out is not None
+        self._out.fill()
+
+    def resume_writing(self) -> None:
+        """The client took what it was sent."""
+        assert self._out is not None
+        self._out.drain()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of requests."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            LOGGER.debug("an upgrade was asked for and is not offered")
+        except httptools.HttpParserError:
+            self._refuse()
+
+    # What the server calls.
+
+    def look(self, now: float, body_s: float) -> None:
+        """Cut off a client that has been in the middle of a body for so long: once a second."""
         cycle = self._under_way
-        if cycle is not None and not cycle.response_complete:
-            cycle.disconnected = True
-            cycle.message_event.set()
-            cycle.scope[DEPARTURE].happened()  # type: ignore[literal-required]  # our own key
-            cycle.leave_scope()
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        # uvicorn makes its cycles by itself; this one differs only in how it writes, and is left
-        # in the scope for whoever has bytes to write and nothing to wait for.
-        cycle.__class__ = ClientCycle
-        cycle.scope[DEPARTURE] = Departure()  # type: ignore[literal-required]  # our own key
-        cycle.scope[DIRECT] = cycle  # type: ignore[literal-required]  # our own key
-        self._under_way = cast(ClientCycle, cycle)
-        if self._is_surplus:
-            cycle.keep_alive = False
-        super()._start_asgi_task(cycle, app)
-
-
-class ClientCycle(RequestResponseCycle):
-    """One request and its answer; headers are held until the first bytes of the body."""
-
-    _head = b""
-    _ends_with_connection = False
-    """Whether the end of the connection is all that tells the end of the body."""
-
-    async def send(self, message: Any) -> None:
-        """ASGI's send: one write for each message that has a body."""
-        if self.flow.write_paused and not self.disconnected:
-            await self.flow.drain()
-        if self.disconnected:
-            return
-        if self.response_complete:
-            raise RuntimeError("something is sent after the end of an answer")
-        if message["type"] == "http.response.start":
-            if self.response_started:
-                raise RuntimeError("an answer begins once")
-            self.response_started = True
-            self.waiting_for_100_continue = False
-            self._head = self._head_of(message["status"], message.get("headers", ()))
-            return
-        if not self.response_started:
-            raise RuntimeError("a body needs an answer that has begun")
-        body = message.get("body", b"")
-        more_body = message.get("more_body", False)
-        data = self._head + self._framed(body, more_body=more_body)
-        self._head = b""
-        if data:
-            self.transport.write(data)
-        if not more_body:
-            self._complete()
-
-    def answer(self, status: int, headers: Any, body: bytes) -> bool:
-        """A whole answer, now; False where the client has not taken enough of the last one."""
-        if self.flow.write_paused:
-            return False
-        if self.disconnected:
-            return True
-        assert not self.response_started, "an answer begins once"
-        self.response_started = True
-        self.waiting_for_100_continue = False
-        head = self._head_of(status, headers)
-        self.transport.write(head + self._framed(body, more_body=False))
-        self._complete()
-        return True
-
-    def push(self, data: bytes) -> bool:
-        """Some of the body, now: what `send` does, for whoever need not wait.
-
-        False: it is on its way, but the client is slow; see `drained`.
-        """
-        if self.disconnected or self.response_complete:
-            return True
-        self.transport.write(self._head + self._framed(data, more_body=True))
-        self._head = b""
-        return not self.flow.write_paused
-
-    async def drained(self) -> None:
-        """The client has taken enough for more to be sent, or left."""
-        await self.flow.drain()
-
-    def unsent(self) -> int:
-        """Bytes that the client has not taken yet."""
-        held: int = self.transport.get_write_buffer_size()
-        socket = self.transport.get_extra_info("socket")
-        return held if socket is None else held + unsent_bytes(socket)
+        if cycle is None or not cycle.more_body or cycle.started or cycle.is_complete:
+            self._late_since = None
+        elif self._late_since is None:
+            self._late_since = now
+        elif now - self._late_since > body_s:
+            self.abort()
 
     def abort(self) -> None:
-        """Leave the client, which loses what it has not taken."""
-        self.disconnected = True
-        self.transport.abort()
+        """End the connection; the client loses what it has not taken."""
+        assert self._out is not None
+        self._out.abort()
 
-    def _head_of(self, status: int, headers: Any) -> bytes:
-        """Status line and headers, and what they say of the body."""
-        head = Head([*self.default_headers, *headers])
-        lines = STATUS_LINE[status] + head.lines
-        if head.closes:
-            self.keep_alive = False
-        elif not self.keep_alive:
-            lines += b"connection: close\r\n"
-        self.chunked_encoding = False
-        if head.length is not None:
-            self.expected_content_length = head.length
-        elif self.scope["http_version"] == "1.0":
-            # It knows no chunks (RFC 9112, 6.1), and its connections end with the answer anyway.
-            self._ends_with_connection = True
-        elif self.scope["method"] != "HEAD" and status not in BODILESS:
-            self.chunked_encoding = True
-            lines += b"transfer-encoding: chunked\r\n"
-        return lines + b"\r\n"
+    def shutdown(self) -> None:
+        """Close once the answer under way has ended."""
+        cycle = self._cycle
+        if cycle is None or cycle.is_complete:
+            assert self._out is not None
+            self._out.close()
+        else:
+            cycle.keep_alive = False
 
-    def _framed(self, body: bytes, *, more_body: bool) -> bytes:
-        """The body as it goes over the wire."""
-        if self.chunked_encoding:
-            return chunk(body) if more_body else chunk(body) + LAST_CHUNK
-        if self.scope["method"] == "HEAD":
-            self.expected_content_length = 0
-            return b""
-        if self._ends_with_connection:
-            return body
-        self.expected_content_length -= len(body)
-        if self.expected_content_length < 0:
-            raise RuntimeError("an answer is longer than its content-length")
-        return body
+    # What the parser calls.
 
-    def leave_scope(self) -> None:
-        """It holds the scope; as long as the scope holds it, only the collector frees both."""
-        self.scope.pop(DIRECT, None)  # type: ignore[misc]  # our own key
+    def on_message_begin(self) -> None:
+        """Another request."""
+        self._url = b""
+        self._headers = []
+        self._waits_for_continue = False
 
-    def _complete(self) -> None:
-        if self.expected_content_length:
-            raise RuntimeError("an answer is shorter than its content-length")
-        self.response_complete = True
-        self.leave_scope()
-        self.message_event.set()
-        if not self.keep_alive:
-            self.transport.close()
-        self.on_response()
+    def on_url(self, url: bytes) -> None:
+        """Some of its target."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One of its headers."""
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self._waits_for_continue = True
+        self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """The application can begin, unless it is at an earlier request of this connection."""
+        assert self._out is not None
+        parser, latest = self._parser, self._cycle
+        version: str = parser.get_http_version()
+        cycle = self._cycle = ClientCycle(
+            self._out,
+            self._scope(version),
+            defaults=self._state.default_headers,
+            on_complete=self._answered,
+            keep_alive=version != "1.0"
+            and parser.should_keep_alive()
+            and not (self._is_surplus or self._crowd.is_leaving),
+        )
+        cycle.waits_for_continue = self._waits_for_continue
+        if latest is None or latest.is_complete:
+            self._start(cycle)
+        else:
+            self._out.pause()
+            self._pipeline.append(cycle)
+
+    def on_body(self, body: bytes) -> None:
+        """Some of its body."""
+        cycle = self._cycle
+        if cycle is not None and not cycle.is_complete:
+            cycle.came(body)
+
+    def on_message_complete(self) -> None:
+        """All of it is there."""
+        cycle = self._cycle
+        if cycle is not None and not cycle.is_complete:
+            cycle.ended()
+
+    def _scope(self, version: str) -> Scope:
+        path, raw_path, query = _target(self._url)
+        return {
+            "type": "http",
+            "asgi": self._asgi,
+            "http_version": version,
+            "server": self._server,
+            "client": self._client,
+            "scheme": self._scheme,
+            "method": self._parser.get_method().decode("ascii"),
+            "root_path": self._root_path,
+            "path": self._root_path + path,
+            "raw_path": self._root_path.encode("ascii") + raw_path,
+            "query_string": query,
+            "headers": self._headers,
+            "state": self._app_state.copy(),
+        }
+
+    def _start(self, cycle: ClientCycle) -> None:
+        self._under_way = cycle
+        task = self._loop.create_task(cycle.run(self._app))
+        task.add_done_callback(self._state.tasks.discard)
+        self._state.tasks.add(task)
+
+    def _answered(self, cycle: ClientCycle) -> None:
+        """An answer ended: the next request, if it is there already."""
+        self._state.total_requests += 1
+        out = self._out
+        assert out is not None
+        if out.is_closing:
+            return
+        out.resume()
+        if self._pipeline:
+            self._start(self._pipeline.popleft())
+            return
+        self._idle_since = self._loop.time()
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._keep_alive_s, self._look)
+
+    def _look(self) -> None:
+        """Close the connection if nothing has come for long."""
+        self._timer = None
+        cycle = self._cycle
+        if self._out is None or (cycle is not None and not cycle.is_complete):
+            return  # the end of its answer sets the timer again
+        left_s = self._idle_since + self._keep_alive_s - self._loop.time()
+        if left_s <= 0.0:
+            self._out.close()
+        else:
+            self._timer = self._loop.call_later(left_s, self._look)
+
+    def _refuse(self) -> None:
+        """What came is no request."""
+        LOGGER.warning("a client sent something that is not HTTP")
+        out = self._out
+        assert out is not None
+        headers = [
+            *self._state.default_headers,
+            (b"content-type", b"text/plain; charset=utf-8"),
+            (b"content-length", b"%d" % len(NOT_HTTP)),
+            (b"connection", b"close"),
+        ]
+        out.write(STATUS_LINES[400] + header_lines(headers) + b"\r\n" + NOT_HTTP)
+        out.close()
+
+
+def _target(url: bytes) -> tuple[str, bytes, bytes]:
+    """(path, the same as it was written, query) of a request's target."""
+    if url.startswith(b"/") and not any(each in url for each in UNUSUAL):
+        return url.decode("ascii"), url, b""
+    parsed = httptools.parse_url(url)
+    raw_path = parsed.path
+    path = raw_path.decode("ascii")
+    if "%" in path:
+        path = unquote(path)
+    return path, raw_path, parsed.query or b""

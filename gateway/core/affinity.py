@@ -92,15 +92,20 @@ class Holders(Recent[Key]):
 
     __slots__ = ()
 
-    def had(self, key: Key, name: str) -> None:
-        """`name` has it now."""
-        known = self.of(key)
+    def had(self, key: Key, name: str) -> bool:
+        """`name` has it now; False: it was the last before, and that is not old."""
+        known = self.young.get(key)
+        if known is not None and known[0] == name:
+            return False
+        if known is None:
+            known = self.old.get(key)
         if known is None:
             known = (name,)
         elif known[0] != name:
             others = tuple([each for each in known if each != name])
             known = (name, *others[: HOLDERS_MAX - 1])
         self.put(key, known)
+        return True
 
     def drop(self, name: str) -> None:
         """`name` lost all it had. O(keys)."""
@@ -138,10 +143,11 @@ class Ties:
 
     def sent(self, request: Request, name: str, *, has_adapters: bool) -> None:
         """`request` went to replica `name`."""
-        prefix = request.prefix
-        # As in `Cache.sent`; here the name must be noted on each block, known or not.
-        for at in range(len(prefix) - 1, -1, -1):
-            self.blocks.had(prefix[at], name)
+        # As in `Cache.sent`: where a block had this name last, those before it have it too.
+        prefix, blocks = request.prefix, self.blocks
+        at = len(prefix) - 1
+        while at >= 0 and blocks.had(prefix[at], name):
+            at -= 1
         if request.session is not None:
             self.sessions.had(request.session, name)
         if has_adapters:
@@ -165,7 +171,9 @@ class Ties:
         if depth:
             names = self.blocks.of(request.prefix[depth - 1]) or ()
             share = min(1.0, depth * PREFIX_BLOCK_TOKENS / max(1, prompt_tokens))
-            worths = dict.fromkeys(names, affinity.prefix * share)
+            worth = affinity.prefix * share
+            for name in names:
+                worths[name] = worth
         if request.session is not None and affinity.session:
             for name in (self.sessions.of(request.session) or ())[:1]:
                 worths[name] = max(worths.get(name, 0.0), affinity.session)

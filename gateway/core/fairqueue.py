@@ -17,6 +17,7 @@ The rest of a broken stream goes before all of them: its client has been served 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import Any
 
 from gateway.core.flows import Flow, Lane, WaitHeap, Waiting
@@ -128,9 +129,12 @@ class FairQueue:
     def head_costs(self) -> tuple[float, float]:
         """(smallest, largest) cost among the heads of all classes; something must wait."""
         if self._head_costs is None:
-            heads = [self.head(kind) for kind in self.classes]
-            costs = [head.cost for head in heads if head is not None]
-            self._head_costs = min(costs), max(costs)
+            least, most = inf, 0.0
+            for kind in self.classes:
+                head = self.head(kind)
+                assert head is not None, "a class is kept only while something of it waits"
+                least, most = min(least, head.cost), max(most, head.cost)
+            self._head_costs = least, most
         return self._head_costs
 
     def take(self, waiting: Waiting) -> None:

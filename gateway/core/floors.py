@@ -7,19 +7,10 @@ since a saturating tier 0 would keep the lower gates shut and the floor would on
 never runs.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
-
 from gateway.core.policy import Policy
 
 ROUNDING = 1e-9
 """Ten times a tenth of a cost must make one."""
-
-
-class Backlog(Protocol):
-    """A tier's queue, of which only the length counts here."""
-
-    count: int
 
 
 class Floors:
@@ -33,30 +24,29 @@ class Floors:
         """False: no tier has a floor, and nothing here is of use."""
         self.deficits = [0.0] * len(policy.tiers)
 
-    def released(self, tier: int, cost: float, queues: Sequence[Backlog]) -> None:
-        """`tier` released `cost`; `queues[q].count` requests wait in tier q after that."""
+    def released(self, tier: int, cost: float, waiting: list[int]) -> None:
+        """`tier` released `cost`; `waiting[q]` requests wait in tier q after that."""
         if not self.may_owe:
             return
         deficits = self.deficits
-        for rank, queue in enumerate(queues):
+        for rank, count in enumerate(waiting):
             deficit = deficits[rank]
             if rank == tier:
-                deficit = min(deficit, max(0.0, deficit - cost))
-            elif queue.count:
+                if deficit > 0.0:
+                    deficit = max(0.0, deficit - cost)
+            elif count:
                 deficit += self._min_shares[rank] * cost
-            if not queue.count and deficit > 0.0:
+            if not count and deficit > 0.0:
                 deficit = 0.0
             deficits[rank] = deficit
 
-    def settled(
-        self, tier: int, difference: float, queues: Sequence[Backlog], *, was_owed: bool
-    ) -> None:
+    def settled(self, tier: int, difference: float, waiting: list[int], *, was_owed: bool) -> None:
         """A release of `tier` cost `difference` more (negative: less) than was thought."""
         if not self.may_owe:
             return
         deficits, shares = self.deficits, self._min_shares
-        for rank, queue in enumerate(queues):
-            if queue.count and rank != tier:
+        for rank, count in enumerate(waiting):
+            if count and rank != tier:
                 deficits[rank] += shares[rank] * difference
         if was_owed:
             deficits[tier] -= difference

@@ -68,7 +68,8 @@ class Gates:
         self.ceilings = ceilings(policy)
         self._is_bridging = policy.allowance == "bridge"
         self._is_adaptive = policy.limiter == "adaptive"
-        self._static_limit = math.inf if policy.inflight_limit is None else policy.inflight_limit
+        limit = policy.inflight_limit
+        self._static_limit: float = math.inf if limit is None else float(limit)
         self.reserved: tuple[float, ...] = (0.0,) * len(policy.tiers)
         """Share, 0..1, kept from tier p for the tiers above it."""
 

@@ -5,7 +5,7 @@ the grants so that no question costs more than O(1); `invariants.py` derives the
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gateway.core.flows import Waiting
@@ -125,7 +125,7 @@ class Ledger:
         self._history.append((now, self.in_flight, self.kv_tokens))
         return grant
 
-    def produced(self, output_tokens: Mapping[str, int]) -> list[Grant]:
+    def produced(self, output_tokens: dict[str, int]) -> list[Grant]:
         """Running grants made so many tokens so far; returns those that outgrew their prediction.
 
         More than predicted raises the KV they hold. Grants that are gone are skipped.

@@ -153,7 +153,7 @@ class Progressed:
     """Output tokens produced so far, batched per replica (at most four a second)."""
 
     replica: str
-    output_tokens: Mapping[str, int]
+    output_tokens: dict[str, int]
 
 
 @dataclass(slots=True)

@@ -34,7 +34,7 @@ class Choice:
         """Those that rank before it and, for their size, fit nowhere now."""
 
 
-def choose(pool: Pool, replicas: Sequence[Replica], now: float) -> Choice | None:
+def choose(pool: Pool, replicas: list[Replica], now: float) -> Choice | None:
     """The next release onto one of `replicas`, or None when nothing can go."""
     pool.refresh_if_due(now)
     most_open = 0
@@ -47,8 +47,8 @@ def choose(pool: Pool, replicas: Sequence[Replica], now: float) -> Choice | None
     aged = pool.elders.aged(now) if pool.elders is not None else []
     owed, waiting = _in_order(pool)
     # Ceilings never rise with the rank: a gate shut to the first of them is shut to all.
-    needed = 0 if aged or owed else min(waiting)
-    candidates = []
+    needed = 0 if aged or owed else _first_rank(waiting)
+    candidates: list[Replica] = []
     for replica in replicas:
         if (replica.open_tiers or 0) > needed:
             candidates.append(replica)
@@ -65,7 +65,7 @@ class Search:
 
     __slots__ = ("_candidates", "_now", "_passed", "_pool")
 
-    def __init__(self, pool: Pool, candidates: Sequence[Replica], now: float) -> None:
+    def __init__(self, pool: Pool, candidates: list[Replica], now: float) -> None:
         self._pool = pool
         self._candidates = candidates
         """Those whose gates have been judged, and are not all shut."""
@@ -191,6 +191,13 @@ class Search:
             return
         if self._fits(other, choice.replica, judged_as):
             choice.waiting = other
+
+
+def _first_rank(tiers: list[int]) -> int:
+    first = tiers[0]
+    for tier in tiers:
+        first = min(first, tier)
+    return first
 
 
 def _in_order(pool: Pool) -> tuple[list[int], list[int]]:

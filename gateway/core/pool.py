@@ -125,7 +125,7 @@ class Pool:
     def settle(self, request: Request, difference: float, *, tier: int, was_favoured: bool) -> None:
         """An earlier charge was wrong by `difference`: correct it on all levels."""
         self.queues[tier].settle(request.tenant, request.user, difference)
-        self.floors.settled(tier, difference, self.queues, was_owed=was_favoured)
+        self.floors.settled(tier, difference, self._counts(), was_owed=was_favoured)
         if self.shares is not None:
             self.shares.charge(tier, difference)
 
@@ -135,9 +135,12 @@ class Pool:
             self.slotless -= 1
 
     def _charge_tier(self, tier: int, cost: float) -> None:
-        self.floors.released(tier, cost, self.queues)
+        self.floors.released(tier, cost, self._counts())
         if self.shares is not None:
             self.shares.released(tier, cost)
+
+    def _counts(self) -> list[int]:
+        return [queue.count for queue in self.queues]
 
     def is_first(self, request: Request) -> bool:
         """Whether nothing that waits ranks before a request that has just come."""

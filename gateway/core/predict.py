@@ -34,6 +34,7 @@ FOLLOWED_SAMPLES = HALF_LIFE_SAMPLES + REFRESH_SAMPLES
 """Within so many answers the median of a user follows a change, however old the former habit."""
 
 MEDIAN = 0.5
+HALF = 0.5
 
 Key = tuple[str, ...]
 
@@ -121,7 +122,7 @@ class Predictor:
         ratio = 1.0 / BYTES_PER_TOKEN
         if learnt is not None and learnt.value is not None:
             ratio = learnt.value
-        return max(1, round(request.body_bytes * ratio))
+        return int(request.body_bytes * ratio + HALF) or 1
 
     def output_tokens(self, request: Request, quantile: float = MEDIAN) -> int:
         """Output tokens per sequence that a share `quantile` of such answers do not exceed.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from gateway.core import recall, reservation
 from gateway.core.flows import Waiting
 from gateway.core.ledger import Grant
@@ -15,7 +13,7 @@ from gateway.core.state import State
 
 
 def fill(
-    state: State, pool: Pool, replicas: Sequence[Replica], *, now: float, out: list[Decision]
+    state: State, pool: Pool, replicas: list[Replica], *, now: float, out: list[Decision]
 ) -> None:
     """Release onto `replicas` until nothing more may go there."""
     is_one_freed = False
@@ -52,7 +50,7 @@ def fill_replica(state: State, replica: Replica, *, now: float, out: list[Decisi
         return
     pool.touch(replica)
     if pool.count and replica.is_usable:
-        fill(state, pool, (replica,), now=now, out=out)
+        fill(state, pool, [replica], now=now, out=out)
     if pool.policy.recall:
         take_back(state, pool, now=now, out=out)
 

@@ -9,6 +9,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from gateway.errors import OverloadedError
@@ -145,21 +146,21 @@ class EngineClient:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(
-                        buffer_bytes_max=self.buffer_bytes_max,
-                        on_idle=self._rested,
-                        heard=self._heard,
-                        clock=self._clock,
-                    ),
-                    self._host,
-                    self._port,
-                    ssl=self._ssl,
+                    self._new_connection, self._host, self._port, ssl=self._ssl
                 )
         except TimeoutError as error:
             raise UpstreamBrokenError("connecting timed out", is_fresh=True) from error
         except OSError as error:
             raise UpstreamBrokenError(f"cannot connect: {error}", is_fresh=True) from error
-        return connection
+        return cast(Connection, connection)
+
+    def _new_connection(self) -> Any:
+        return Connection(
+            buffer_bytes_max=self.buffer_bytes_max,
+            on_idle=self._rested,
+            heard=self._heard,
+            clock=self._clock,
+        )
 
     def _rested(self, connection: Connection, is_alive: bool) -> None:
         if not is_alive:

@@ -251,8 +251,11 @@ class Answer:
                 waiter.set_result(None)
 
 
-class Connection(asyncio.Protocol):
-    """The protocol of one connection; also the callback target of its parser."""
+class Connection:
+    """The protocol of one connection; also the callback target of its parser.
+
+    It is an `asyncio.Protocol` in all but name: a subclass could not be compiled whole.
+    """
 
     __slots__ = (
         "_answer", "_buffer_bytes_max", "_clock", "_head_bytes", "_headers", "_heard", "_is_full",

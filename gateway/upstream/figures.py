@@ -15,7 +15,8 @@ from gateway.upstream.json_text import end_of_value
 ID_BYTES_MAX = 256
 """A longer id is not remembered."""
 
-_USAGE = re.compile(rb'"usage"\s*:\s*(?=\{)')
+_USAGE = b'"usage"'
+_COLON = re.compile(rb"\s*:\s*(?=\{)")
 _FIRST_ID = re.compile(rb'\s*\{\s*"id"\s*:\s*"([^"\\]*)"')
 
 
@@ -24,16 +25,27 @@ def usages_in(text: bytes) -> list[Usage]:
 
     A quote inside a JSON string is escaped, so model output can never look like the key.
     """
-    found = []
-    for key in _USAGE.finditer(text):
-        start = key.end()
-        # Most hold numbers alone; of any other the first brace makes no JSON.
-        usage = usage_told(text[start : text.find(b"}", start) + 1])
-        if usage is None:
-            usage = usage_of(parsed(text[start : end_of_value(text, start)]))
+    found: list[Usage] = []
+    at = text.find(_USAGE)
+    while at >= 0:
+        at += len(_USAGE)
+        usage = _usage_at(text, at)
         if usage is not None:
             found.append(usage)
+        at = text.find(_USAGE, at)
     return found
+
+
+def _usage_at(text: bytes, after_key: int) -> Usage | None:
+    start = after_key + 1
+    if text[after_key : after_key + 2] != b":{":
+        colon = _COLON.match(text, after_key)
+        if colon is None:
+            return None
+        start = colon.end()
+    # Most hold numbers alone; of any other the first brace makes no JSON.
+    usage = usage_told(text[start : text.find(b"}", start) + 1])
+    return usage_of(parsed(text[start : end_of_value(text, start)])) if usage is None else usage
 
 
 def usage_of(fields: Any) -> Usage | None:

@@ -17,7 +17,7 @@ from gateway.core.replica import Replica
 OVERTAKING_TOKENS_MAX = 16_384
 """What may go before the first request of a user for its cached prefix."""
 
-Choose = Callable[[Pool, Sequence[Replica], float], Choice | None]
+Choose = Callable[[Pool, list[Replica], float], Choice | None]
 
 
 class Engine:
@@ -171,7 +171,7 @@ def reserved(pool: Pool, tier: int, now: float) -> float:
 def judged(choose: Choose) -> Choose:
     """`choose`, with every answer judged before it is given."""
 
-    def choose_judged(pool: Pool, replicas: Sequence[Replica], now: float) -> Choice | None:
+    def choose_judged(pool: Pool, replicas: list[Replica], now: float) -> Choice | None:
         known = list(replicas)
         choice = choose(pool, known, now)
         if choice is None:

@@ -4,7 +4,7 @@ State machines and long seeded runs drive the same world; both must leave it as 
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -235,7 +235,7 @@ class World:
         happens()
         self.check()
 
-    def _choose(self, pool: Pool, replicas: Sequence[Replica], now: float) -> Choice | None:
+    def _choose(self, pool: Pool, replicas: list[Replica], now: float) -> Choice | None:
         self._looked_at.update({each.name: now for each in replicas})
         choice = placement.choose(pool, replicas, now)
         if choice is not None:

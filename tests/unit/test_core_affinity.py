@@ -108,6 +108,17 @@ def test_the_last_holder_of_a_key_comes_first_and_only_a_few_are_kept() -> None:
     assert len(holders.of("k") or ()) == HOLDERS_MAX
 
 
+def test_a_conversation_that_goes_on_notes_only_what_is_new() -> None:
+    """Its beginning is held where it was held; others that share it are not forgotten there."""
+    known = Ties(Bounds())
+    for prefix, name in (((1, 2), "r"), ((1, 9), "s"), ((1, 2, 3), "r")):
+        known.sent(a_request(prefix=prefix), name, has_adapters=False)
+    assert known.blocks.of(3) == known.blocks.of(2) == ("r",)
+    assert known.blocks.of(1) == ("s", "r")
+    known.sent(a_request(prefix=(1, 2, 3)), "s", has_adapters=False)
+    assert known.blocks.of(3) == known.blocks.of(2) == ("s", "r")
+
+
 def ties(**changes: Any) -> Ties:
     """Blocks 1 and 2, session s and adapter x are on `r`; block 1 alone on `s` as well."""
     found = Ties(Bounds(**changes))

@@ -9,21 +9,14 @@ from gateway.core.policy import DEFAULT_TIERS, Policy, Tier
 from tests.support.script import Script, four_tiers
 
 
-class Queue:
-    """A tier's queue of that length."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-
 def floors() -> Floors:
     """The floors of the default tiers."""
     return Floors(four_tiers(cost="requests"))
 
 
-def waits(*counts: int) -> list[Queue]:
+def waits(*counts: int) -> list[int]:
     """So many requests wait in tier 0, 1, 2 and 3."""
-    return [Queue(count) for count in counts]
+    return list(counts)
 
 
 def saturated(script: Script, turns: int) -> Script:
