@@ -18,7 +18,7 @@ from tests.support.house import AheadClock
 PATH = "/v1/chat/completions"
 CHAT = {"model": "raw", "messages": [{"role": "user", "content": "x"}]}
 PATIENCE_S = 5.0
-ROUND = 1_000
+ROUND = 250
 
 
 @asynccontextmanager
@@ -176,7 +176,7 @@ async def test_ten_thousand_queue_timeouts_leave_nothing_behind() -> None:
         gateway, direct = running.gateway, Direct(running)
         first = await _streaming(engine, http)
         sizes = []
-        for number in range(10):
+        for number in range(40):
             engine.asked[0].event()  # it has not stalled
             asks = [asyncio.create_task(direct.ask()) for _ in range(ROUND)]
             await eventually(lambda: len(gateway.scheduler.waiting) == ROUND)
@@ -188,7 +188,7 @@ async def test_ten_thousand_queue_timeouts_leave_nothing_behind() -> None:
             del asks
             gc.collect()
             sizes.append(resident_bytes())
-        assert sizes[-1] - sizes[2] < 8 << 20, sizes
+        assert sizes[-1] - sizes[8] < 8 << 20, sizes
         assert len(gateway.relay.lives) == 1
         engine.asked[0].finish()
         assert (await first).text.endswith("data: [DONE]\n\n")

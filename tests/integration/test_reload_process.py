@@ -29,8 +29,14 @@ async def test_sighup_reads_the_file_again_and_drops_nothing(tmp_path: Path) -> 
         await gateway.says("changed: bounds, replicas")
         answer = await http.post(gateway.url + PATH, content=b"x" * 4096)
         assert answer.status_code == 413
+        async with asyncio.timeout(10):
+            while True:
+                ready = (await http.get(gateway.url + "/readyz")).json()["replicas"]
+                if ready[f"127.0.0.1-{engine.port}"]["is_draining"]:
+                    break
+                await asyncio.sleep(0.05)
         late = asyncio.create_task(http.post(gateway.url + PATH, json=STREAM))
-        await eventually(lambda: other.here, 5)
+        await eventually(lambda: other.here)
 
         gateway.write(bounds={"body": 0, "nonsense": 1}, tiers=[{"name": "UPPER"}])
         gateway.signal(signal.SIGHUP)
