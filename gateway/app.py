@@ -14,29 +14,41 @@ from starlette.types import ASGIApp
 
 from gateway import __version__
 from gateway.api.auth import Asking
+from gateway.api.crowd import UNBOUNDED, Crowd
+from gateway.api.doors import Doors, going
 from gateway.api.front import Front
 from gateway.api.models import ModelTable
 from gateway.api.ops import Operations, build_app
 from gateway.api.prefix import Prefixes, is_wanted
-from gateway.api.readiness import readiness
+from gateway.api.readiness import Readiness, readiness
 from gateway.api.relay import Relay
 from gateway.api.stored import Places, StoredResponses
 from gateway.api.watch import watch
-from gateway.core.messages import Closed, ScaleAdvised
+from gateway.core.messages import Closed, PolicyChanged, ScaleAdvised
+from gateway.core.policy import Policy
 from gateway.core.scheduler import Scheduler
 from gateway.runtime.admission import LocalGate
 from gateway.runtime.dispatcher import Dispatcher
+from gateway.runtime.lag import LagMeter
+from gateway.runtime.pressure import Pressure, floor_of, memory_limit, resident_bytes
 from gateway.runtime.stalls import is_stalled
-from gateway.settings import DnsLookup, Settings
-from gateway.telemetry.log import log_settled
+from gateway.settings import Settings, SettingsError
+from gateway.telemetry.log import RequestLog
 from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.process import Told, families_of
 from gateway.telemetry.record import SettledRequest
 from gateway.tenancy.keys import key_hash
 from gateway.tenancy.users import UserNames
-from gateway.upstream.discovery import DnsWatch
 from gateway.upstream.fleet import Fleet
+from gateway.upstream.roster import Roster
 
 LOGGER = logging.getLogger("fairgate.scaling")
+OVERLOAD = logging.getLogger("fairgate.overload")
+RELOADS = logging.getLogger("fairgate.reload")
+FIXED = frozenset({"listen"})
+"""Top-level keys that a running gateway cannot change."""
+SWEEP_EVERY_S = 1.0
+BUFFER_BYTES_MIN = 64 << 10
 EXPOSED_HEADERS = (
     "x-request-id", "request-id", "x-fairgate-tier", "x-fairgate-queue-ms", "x-fairgate-replica",
     "x-fairgate-position", "x-fairgate-model", "retry-after", "retry-after-ms", "x-should-retry",
@@ -53,98 +65,283 @@ class Gateway:
         policy = settings.policy()
         self.scheduler = Scheduler(policy)
         self.metrics = Metrics(self.scheduler, clock, version=__version__)
+        self._log: RequestLog | None = None
+        self.lag = LagMeter(self._looked)
+        self.pressure = Pressure(lag_max_s=settings.bounds.loop_lag_s, memory_max=_memory(settings))
+        self.metrics.tell_also(families_of(self._gauges(), self._counters(), lambda: self._log))
         self.dispatcher = Dispatcher(self.scheduler, clock, advised=self._advised)
-        self.fleet = Fleet(
-            tell=self.dispatcher.tell,
-            clock=clock,
-            scrape_interval_s=policy.scrape_interval_s,
-            stream_buffer_bytes=policy.bounds.stream_buffer_bytes,
-            is_hungry=self._is_hungry,
-        )
+        self.doors = Doors()
+        self.crowd = Crowd()
+        self.bound_connections(UNBOUNDED)
+        self.fleet = self._fleet(policy)
+        self.roster = Roster(self.fleet)
         self.admin_key, admin_key_sha256 = _admin_key(settings)
-        keyring = settings.keyring()
-        models = ModelTable(
+        self._made_key_sha256 = admin_key_sha256
+        self._keyring = keyring = settings.keyring()
+        self._models = models = ModelTable(
             configured=frozenset(model.name for model in settings.models),
             aliases=settings.model_by_alias,
             cards=self.fleet.cards,
             lists=self.fleet.lists,
         )
-        asking = _asking(settings, clock)
+        self._users = UserNames(settings.bounds.users_per_tenant, clock, settings.known_users())
+        self._asking = asking = Asking(
+            tier_ranks=_ranks(settings),
+            service_tiers=settings.tier_by_service_tier,
+            users=self._users,
+        )
         places = Places()
-        self.relay = Relay(
+        self.relay = self._relay(policy, places)
+        stored = StoredResponses(places=places, fleet=self.fleet, keyring=keyring, asking=asking)
+        self._operations = operations = Operations(
+            keyring=keyring,
+            models=models,
+            metrics=self.metrics,
+            readiness=self._readiness,
+            operator_key_sha256=None if settings.is_local else admin_key_sha256,
+        )
+        self.app = build_app(operations, lifespan=self._lifespan)
+        front = Front(self.relay, stored, self.app, self.doors)
+        self.asgi = _with_cors(front, settings)
+        self.surplus: ASGIApp = front.surplus
+        """For connections beyond the bound."""
+
+    def _fleet(self, policy: Policy) -> Fleet:
+        return Fleet(
+            tell=self.dispatcher.tell,
+            clock=self.clock,
+            scrape_interval_s=policy.scrape_interval_s,
+            stream_buffer_bytes=policy.bounds.stream_buffer_bytes,
+            is_hungry=self._is_hungry,
+        )
+
+    def _relay(self, policy: Policy, places: Places) -> Relay:
+        return Relay(
             gate=LocalGate(self.dispatcher, taken_back=lambda: self.metrics.recalled("queued")),
             fleet=self.fleet,
-            keyring=keyring,
-            asking=asking,
-            models=models,
+            keyring=self._keyring,
+            asking=self._asking,
+            models=self._models,
             bounds=policy.bounds,
-            tiers=settings.tier_names,
-            keepalive_after_s=settings.keepalive_after_s,
-            clock=clock,
+            tiers=self.settings.tier_names,
+            keepalive_after_s=self.settings.keepalive_after_s,
+            clock=self.clock,
             settled=self._settled,
             prefixes=Prefixes() if is_wanted(policy) else None,
             places=places,
             continues=lambda tier: self.scheduler.policy.tiers[tier].continuation,
             continuation_wait_s=lambda: self.scheduler.policy.continuation_wait_s,
+            doors=self.doors,
         )
-        stored = StoredResponses(places=places, fleet=self.fleet, keyring=keyring, asking=asking)
-        operations = Operations(
-            keyring=keyring,
-            models=models,
-            metrics=self.metrics,
-            readiness=lambda: readiness(self.scheduler, self.fleet.statuses(), clock()),
-            operator_key_sha256=None if settings.is_local else admin_key_sha256,
+
+    def bound_connections(self, possible: int) -> None:
+        """So many clients may be connected, where nothing is configured, and no more."""
+        self._connections_possible = possible
+        self.crowd.most = min(possible, self.settings.bounds.connections or possible)
+
+    def reload(self, settings: Settings) -> frozenset[str]:
+        """Go on with other settings; nothing that waits or runs is dropped.
+
+        Returns the top-level keys that changed. What cannot change while running (`FIXED`) stays
+        as it is, and is told in the log. Raises SettingsError, and changes nothing, where a tier
+        is removed without a word on its requests, or a replica's certificates cannot be read.
+        """
+        old = self.settings
+        changed = _changed_keys(old, settings)
+        settings = settings.model_copy(update={name: getattr(old, name) for name in FIXED})
+        try:
+            plan = self.roster.plan(settings.addresses(), settings.lookups())
+            unreadable: tuple[str, ...] = ()
+        except OSError as error:
+            unreadable = (f"replicas: a file with certificates cannot be read: {error}",)
+        if errors := _homeless(old, settings) + unreadable:
+            raise SettingsError(errors)
+        policy, keyring = settings.policy(), settings.keyring()
+        self.settings = settings
+        self._keyring.become(keyring)
+        self._rule(old, policy)
+        self._models.configure(
+            frozenset(model.name for model in settings.models), settings.model_by_alias
         )
-        self.app = build_app(operations, lifespan=self._lifespan)
-        self.asgi: ASGIApp = Front(self.relay, stored, self.app)
-        if settings.listen.cors_origins:
-            # In front of everything: what a page may not read it may as well not have asked.
-            self.asgi = CORSMiddleware(
-                self.asgi,
-                allow_origins=list(settings.listen.cors_origins),
-                allow_methods=["GET", "POST"],
-                allow_headers=["*"],
-                expose_headers=list(EXPOSED_HEADERS),
-            )
+        if not settings.is_local:
+            key = settings.admin.key_sha256 or self._made_key_sha256
+            self._operations.operator_key_sha256 = key
+        self.roster.follow(plan)
+        self._forget_empty()
+        set_log_level(settings)
+        self._open_log()
+        self.bound_connections(self._connections_possible)
+        self.pressure.configure(lag_max_s=settings.bounds.loop_lag_s, memory_max=_memory(settings))
+        for name in sorted(changed & FIXED):
+            RELOADS.warning("%s cannot change while running: it stays as it is", name)
+        RELOADS.info("changed: %s", ", ".join(sorted(changed - FIXED)) or "nothing")
+        return changed - FIXED
+
+    def _rule(self, old: Settings, policy: Policy) -> None:
+        """The scheduler and all that counts tiers follow `policy`."""
+        settings = self.settings
+        ranks, moved_to = _ranks(settings), settings.moved_to
+        tier_of = {
+            rank: ranks[name if name in ranks else moved_to[name]]
+            for rank, name in enumerate(old.tier_names)
+        }
+        if policy != self.scheduler.policy:
+            self.dispatcher.tell(PolicyChanged(policy, moved_to))
+        self._users.configure(settings.bounds.users_per_tenant, settings.known_users())
+        self._asking.configure(ranks, settings.tier_by_service_tier)
+        self.relay.configure(
+            bounds=policy.bounds,
+            tiers=settings.tier_names,
+            tier_of=tier_of,
+            keepalive_after_s=settings.keepalive_after_s,
+            prefixes=Prefixes() if is_wanted(policy) else None,
+        )
+        self.fleet.configure(
+            scrape_interval_s=policy.scrape_interval_s,
+            stream_buffer_bytes=policy.bounds.stream_buffer_bytes,
+        )
+
+    def _readiness(self) -> Readiness:
+        return readiness(
+            self.scheduler,
+            self.fleet.statuses(),
+            self.clock(),
+            is_leaving=self.doors.is_leaving,
+        )
+
+    def announce(self) -> None:
+        """Not ready any more; what comes is served all the same."""
+        self.doors.announce()
+        self.crowd.is_leaving = True
+
+    def refuse(self) -> None:
+        """Refuse what comes; what waits and what runs goes on."""
+        self.doors.shut()
+
+    def inside(self) -> int:
+        """Requests that were let in and have not ended."""
+        return self.doors.inside
 
     def close(self) -> None:
         """Refuse what waits and what comes; what runs goes on."""
+        self.doors.shut()
         self.dispatcher.tell(Closed())
+
+    def end(self) -> None:
+        """Refuse what waits, end what runs; each client is told."""
+        self.close()
+        for exchange, task in list(self.relay.open.items()):
+            if task is not None:
+                exchange.end(task, going())
 
     @asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        self._open_log()
+        self.lag.start()
         async with asyncio.TaskGroup() as tasks:
             self.fleet.run_in(tasks)
-            for address in self.settings.addresses():
-                self.fleet.add(address)
-            watches = [tasks.create_task(self._resolve(each)) for each in self.settings.lookups()]
+            self.roster.run_in(tasks)
+            self.roster.follow(self.roster.plan(self.settings.addresses(), self.settings.lookups()))
             walk = watch(
                 self.relay,
                 tell=self.dispatcher.tell,
                 clock=self.clock,
-                client_stall_s=self.scheduler.policy.bounds.client_stall_s,
+                client_stall_s=lambda: self.scheduler.policy.bounds.client_stall_s,
                 is_stalled=partial(is_stalled, self.scheduler),
             )
-            watches.append(tasks.create_task(walk))
+            watches = [tasks.create_task(walk), tasks.create_task(self._sweep())]
             try:
                 yield
             finally:
                 for each in watches:
                     each.cancel()
+                self.roster.close()
                 self.fleet.close()
                 self.dispatcher.close()
+                self.lag.stop()
+                if self._log is not None:
+                    await asyncio.to_thread(self._log.close)
 
-    async def _resolve(self, lookup: DnsLookup) -> None:
-        """Replicas behind a DNS name come and go; one that vanishes is drained."""
+    def _open_log(self) -> None:
+        """The request log that is configured, opened anew if it is open."""
+        target, known = self.settings.log.requests, self._log
+        if known is not None and known.target == target:
+            known.reopen()
+            return
+        fresh = None
+        if target is not None:
+            try:
+                fresh = RequestLog(target, self.clock)
+            except OSError as error:
+                RELOADS.error("the request log cannot be opened, and is not written: %s", error)
+        self._log = fresh
+        if known is not None:
+            asyncio.get_running_loop().run_in_executor(None, known.close)
 
-        def changed(added: set[str], vanished: set[str]) -> None:
-            for url in added:
-                self.fleet.add(lookup.found(url))
-            for url in vanished:
-                self.fleet.drain(lookup.found(url).name)
+    def _counters(self) -> dict[str, Told]:
+        return {
+            "requests_kept_out": (
+                "Requests that were refused since the gateway itself was overloaded.",
+                lambda: self.doors.kept_out,
+            ),
+            "connections_turned_away": (
+                "Connections of clients that came beyond the bound.",
+                lambda: self.crowd.turned_away,
+            ),
+        }
 
-        dns = DnsWatch(lookup.host, lookup.port, every_s=lookup.every_s, on_change=changed)
-        await dns.run()
+    def _gauges(self) -> dict[str, Told]:
+        return {
+            "event_loop_lag_max_seconds": (
+                "Longest lag of the event loop in the last half minute to minute.",
+                lambda: self.lag.longest_s,
+            ),
+            "body_bytes": (
+                "Bytes of all bodies that are here: those that come, wait and run.",
+                lambda: self.relay.body_bytes,
+            ),
+            "requests_inside": (
+                "Requests that were let in and have not ended.",
+                lambda: self.doors.inside,
+            ),
+        }
+
+    async def _sweep(self) -> None:
+        """Forget replicas that are no longer wanted, once nothing runs there."""
+        while True:
+            await asyncio.sleep(SWEEP_EVERY_S)
+            self._forget_empty()
+            self._share_buffers()
+
+    def _share_buffers(self) -> None:
+        """Where many answers run, a new connection holds less of its own for a slow client."""
+        bounds = self.scheduler.policy.bounds
+        share = bounds.stream_buffers_bytes // max(1, len(self.relay.open))
+        self.fleet.configure(
+            scrape_interval_s=self.scheduler.policy.scrape_interval_s,
+            stream_buffer_bytes=max(BUFFER_BYTES_MIN, min(bounds.stream_buffer_bytes, share)),
+        )
+
+    def _looked(self, lag_s: float) -> None:
+        """The lag was looked at: whoever must stay out for it does, from now on."""
+        self.metrics.lag(lag_s)
+        tiers = len(self.scheduler.policy.tiers)
+        before = self.doors.floor
+        level = self.pressure.look(lag_s, resident_bytes(), tiers)
+        self.doors.floor = floor_of(level, tiers)
+        if self.doors.floor != before:
+            names = self.settings.tier_names[self.doors.floor :] if level else ()
+            OVERLOAD.warning(
+                "refused while the gateway is overloaded: %s", ", ".join(names) or "nobody any more"
+            )
+
+    def _forget_empty(self) -> None:
+        if self.fleet.sweep(self._is_empty):
+            self.metrics.forget_advice(self.scheduler.pool_by_model.keys())
+
+    def _is_empty(self, name: str) -> bool:
+        replica = self.scheduler.replicas.get(name)
+        return replica is None or not replica.ledger.grants
 
     def _is_hungry(self, name: str) -> bool:
         """Slots still to be learnt, and something there to learn them from."""
@@ -159,14 +356,52 @@ class Gateway:
 
     def _settled(self, record: SettledRequest) -> None:
         self.metrics.settled(record)
-        log_settled(record)
+        if self._log is not None:
+            self._log.add(record)
 
 
-def _asking(settings: Settings, clock: Callable[[], float]) -> Asking:
-    return Asking(
-        tier_ranks={name: rank for rank, name in enumerate(settings.tier_names)},
-        service_tiers=settings.tier_by_service_tier,
-        users=UserNames(settings.bounds.users_per_tenant, clock, settings.known_users()),
+def set_log_level(settings: Settings) -> None:
+    """Of our own messages."""
+    logging.getLogger("fairgate").setLevel(settings.log.level.upper())
+
+
+def _with_cors(app: ASGIApp, settings: Settings) -> ASGIApp:
+    if not settings.listen.cors_origins:
+        return app
+    # In front of everything: what a page may not read it may as well not have asked.
+    return CORSMiddleware(
+        app,
+        allow_origins=list(settings.listen.cors_origins),
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],
+        expose_headers=list(EXPOSED_HEADERS),
+    )
+
+
+def _memory(settings: Settings) -> int | None:
+    return settings.bounds.memory or memory_limit()
+
+
+def _ranks(settings: Settings) -> dict[str, int]:
+    return {name: rank for rank, name in enumerate(settings.tier_names)}
+
+
+def _homeless(old: Settings, new: Settings) -> tuple[str, ...]:
+    """What is wrong with the change from one to the other, one line each."""
+    return tuple(
+        f"tiers: {name!r} was removed: say in moved_to where its requests go"
+        for name in old.tier_names
+        if name not in new.tier_names and name not in new.moved_to
+    )
+
+
+def _changed_keys(old: Settings, new: Settings) -> frozenset[str]:
+    """The top-level keys that differ."""
+    fields = type(old).model_fields
+    return frozenset(
+        field.alias or name
+        for name, field in fields.items()
+        if getattr(old, name) != getattr(new, name)
     )
 
 

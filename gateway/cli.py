@@ -49,22 +49,35 @@ def serve(
     insecure_no_auth: Annotated[
         bool, typer.Option("--insecure-no-auth", help="Serve other machines without API keys.")
     ] = False,
+    log_level: Annotated[
+        str | None, typer.Option(help="debug, info, warning or error; default: info.")
+    ] = None,
+    request_log: Annotated[
+        str | None,
+        typer.Option(help="A file for one JSON line a request; - is standard output."),
+    ] = None,
 ) -> None:
     """Run the gateway."""
     from gateway.server import serve as run
+    from gateway.settings import load_settings
 
-    run(
-        _settings(
-            config,
-            {
-                "replicas": tuple(replica) if replica else None,
-                "listen.host": host,
-                "listen.port": port,
-                "policy": policy,
-                "insecure_no_auth": insecure_no_auth or None,
-            },
-        )
-    )
+    path = config or Path(os.environ.get("FAIRGATE_CONFIG", ""))
+    overrides: dict[str, object] = {
+        "replicas": tuple(replica) if replica else None,
+        "listen.host": host,
+        "listen.port": port,
+        "policy": policy,
+        "insecure_no_auth": insecure_no_auth or None,
+        "log.level": log_level,
+        "log.requests": request_log,
+    }
+    settings = _settings(config, overrides)
+
+    def load() -> "Settings":
+        return load_settings(config=config, environ=os.environ, overrides=overrides)
+
+    # Without a file there is nothing to read again, and a terminal that goes ends what it started.
+    run(settings, load if path.name or settings.log.requests else None)
 
 
 @app.command()

@@ -85,6 +85,12 @@ class StorageFullError(GatewayError):
     status, type, code = 507, "server_error", "storage_full"
 
 
+class OverloadedError(GatewayError):
+    """The gateway itself has too much to do, or too little to do it with."""
+
+    status, type, code = 503, "service_unavailable", "over_capacity"
+
+
 class UpstreamFailedError(GatewayError):
     """The engine, or the way to it, broke before it answered."""
 

@@ -301,12 +301,17 @@ class BoundsSection(Section):
     waiting_bytes_per_user: Size | None = Bounds().waiting_bytes_per_user
     waiting_tokens_per_user: Count | None = Bounds().waiting_tokens_per_user
     body: Size = Bounds().body_bytes
+    bodies: Size = Bounds().bodies_bytes
     stream_buffer: Size = Bounds().stream_buffer_bytes
+    stream_buffers: Size = Bounds().stream_buffers_bytes
+    memory: Size | None = None
+    loop_lag_s: NotNegative = 0.5
     users_per_tenant: Count = Bounds().users_per_tenant
     max_sequences: Count = Bounds().max_sequences
     predictions: Count = Bounds().predictions
     prefixes: Count = Bounds().prefixes
     sessions: Count = Bounds().sessions
+    connections: Count | None = None
     retry_after_s_max: Positive = Bounds().retry_after_s_max
     client_stall_s: Positive = Bounds().client_stall_s
 
@@ -351,6 +356,20 @@ class AdminSection(Section):
     key_sha256: Sha256 | None = None
 
 
+class ShutdownSection(Section):
+    """How the gateway ends."""
+
+    lag_s: Annotated[float, Field(ge=0, le=3600)] = 5.0
+    limit_s: Annotated[float, Field(ge=0, le=86400)] = 600.0
+
+
+class LogSection(Section):
+    """What the gateway writes about itself, and about each request."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    requests: Annotated[str, Field(min_length=1)] | None = None
+
+
 class Document(Section):
     """The whole file. All of it may be left out but the replicas."""
 
@@ -362,10 +381,13 @@ class Document(Section):
     models: Annotated[tuple[ModelSection, ...], Strict(strict=False)] = ()
     tiers: Annotated[tuple[TierSection, ...], Strict(strict=False)] = ()
     service_tiers: dict[Name, TierName] | None = None
+    moved_to: dict[TierName, TierName] = {}
     scheduling: SchedulingSection = SchedulingSection()
     bounds: BoundsSection = BoundsSection()
     retries: RetriesSection = RetriesSection()
     scaling: ScalingSection = ScalingSection()
+    shutdown: ShutdownSection = ShutdownSection()
+    log: LogSection = LogSection()
     tenants: Annotated[tuple[TenantSection, ...], Strict(strict=False)] = ()
     keys: Annotated[tuple[KeySection, ...], Strict(strict=False)] = ()
     admin: AdminSection = AdminSection()

@@ -37,6 +37,7 @@ def violations(values: Mapping[str, object], parts: Parts) -> Iterator[Problem]:
     yield from _replicas(values, parts)
     yield from _tiers(parts)
     yield from _service_tiers(parts, tiers)
+    yield from _moves(parts, tiers)
     yield from _keys(parts, tiers)
     yield from _key_models(values, parts)
     yield from _prices(values, parts)
@@ -168,6 +169,16 @@ def _service_tiers(parts: Parts, tiers: tuple[str, ...]) -> Iterator[Problem]:
             yield Problem(place, "auto always means the key's own tier")
         elif tier not in tiers:
             yield Problem(place, _no_such_tier(tier, tiers))
+
+
+def _moves(parts: Parts, tiers: tuple[str, ...]) -> Iterator[Problem]:
+    """Requests move from tiers that are gone to tiers that there are."""
+    mapping = parts.get(("moved_to",))
+    for old, new in mapping.items() if isinstance(mapping, Mapping) else ():
+        if old in tiers:
+            yield Problem(("moved_to", old), "this tier exists: its requests stay where they are")
+        if new not in tiers:
+            yield Problem(("moved_to", old), _no_such_tier(new, tiers))
 
 
 def _keys(parts: Parts, tiers: tuple[str, ...]) -> Iterator[Problem]:

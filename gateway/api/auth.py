@@ -89,10 +89,14 @@ class Asking:
         service_tiers: Mapping[str, str],
         users: UserNames,
     ) -> None:
+        self._users = users
+        self.configure(tier_ranks, service_tiers)
+
+    def configure(self, tier_ranks: Mapping[str, int], service_tiers: Mapping[str, str]) -> None:
+        """These tiers from now on."""
         self._tier_ranks = dict(tier_ranks)
         self._service_tiers = dict(service_tiers)
         self._words = {rank: word for word, rank in self._ranks_of_words().items()}
-        self._users = users
 
     def asked(self, principal: Principal, headers: Headers, call: Call) -> Asked:
         """What `call` is scheduled as. Raises BadRequestError for headers that make no sense."""
@@ -105,6 +109,12 @@ class Asking:
             session=_session(headers, call, tenant=tenant, user=user),
             read_timeout_s=None if call.streams else _read_timeout_s(headers),
         )
+
+    def best_tier(self, principal: Principal, headers: Headers) -> int:
+        """The best rank that a request may turn out to have, whatever its body says."""
+        named = _first(headers, TIER_HEADERS)
+        rank = None if named is None else self._tier_ranks.get(named)
+        return principal.max_tier if rank is None else max(rank, principal.max_tier)
 
     def user(self, principal: Principal, headers: Headers, named: str | None) -> str:
         """The user a caller speaks for; `named` is the one that its body names."""

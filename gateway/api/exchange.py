@@ -57,7 +57,6 @@ class Exchange:
         assert life.asked is not None
         self._life = life
         self._call = life.call
-        self._tier = life.asked.tier
         self._reply = reply
         self._grant = grant
         self._around = surroundings
@@ -75,6 +74,8 @@ class Exchange:
         self._cancels = 0
         """How often the task that carries it was cancelled from here."""
         self._is_cut_off = False
+        self._farewell: GatewayError | None = None
+        """What its client is told, where it is ended for no fault of anybody."""
         self._unsent: int | None = None
         """What the client had not taken when it was last looked at."""
         self._meter: StreamMeter | PlainMeter = PlainMeter(surroundings.clock)
@@ -132,6 +133,9 @@ class Exchange:
             if self._is_cut_off:
                 self.abandoned()
                 raise ClientStalledError from None
+            if self._farewell is not None:
+                self.abandoned()
+                raise self._farewell from None
             if self._is_moving:
                 self._outcome = Outcome.CANCELLED
             else:
@@ -164,6 +168,11 @@ class Exchange:
 
     def give_up(self, task: "asyncio.Task[None]") -> None:
         """The engine has stalled: end this, which `task` carries, as a failure of the engine."""
+        self._interrupt(task)
+
+    def end(self, task: "asyncio.Task[None]", farewell: GatewayError) -> None:
+        """It must not go on here, nor elsewhere: tell its client, and stop the engine."""
+        self._farewell = farewell
         self._interrupt(task)
 
     def move_away(self, task: "asyncio.Task[None]") -> bool:
@@ -284,6 +293,7 @@ class Exchange:
 
     async def _sent(self) -> Answer:
         life, grant = self._life, self._grant
+        assert life.asked is not None
         self._sends += 1
         life.replica = grant.replica
         if not self._resumes:
@@ -310,10 +320,11 @@ class Exchange:
     async def _request(self) -> tuple[bytes, bytes | Sendable]:
         """Path and body for this replica. Raises UpstreamBrokenError, CannotContinueError."""
         life, replica = self._life, self._grant.replica
+        assert life.asked is not None
         if self._resumes:
             return resume.PATH, await continuing.rest_of(life, self._around, replica)
         self._strand = strand = continuing.strand_for(life, self._around, replica)
-        priority = self._around.engine_priority(replica, self._tier)
+        priority = self._around.engine_priority(replica, life.asked.tier)
         asks_ids = strand is not None and not strand.shows_ids
         return life.route.engine_path, outgoing.body(life, priority, asks_ids=asks_ids)
 

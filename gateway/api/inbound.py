@@ -15,6 +15,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 
+from gateway.api.crowd import SURPLUS_S, ClientConfig, Crowd
 from gateway.api.cycle import ClientCycle
 from gateway.api.disconnect import Scope
 from gateway.api.framing import STATUS_LINES, header_lines
@@ -33,9 +34,10 @@ class ClientConnection:
     """
 
     __slots__ = (
-        "_app", "_app_state", "_asgi", "_client", "_cycle", "_headers", "_idle_since",
-        "_keep_alive_s", "_loop", "_out", "_parser", "_pipeline", "_root_path", "_scheme",
-        "_server", "_state", "_timer", "_under_way", "_url", "_waits_for_continue",
+        "_app", "_app_state", "_asgi", "_client", "_crowd", "_cycle", "_headers", "_idle_since",
+        "_is_surplus", "_keep_alive_s", "_late_since", "_loop", "_out", "_parser", "_pipeline",
+        "_root_path", "_scheme", "_server", "_state", "_surplus", "_timer", "_under_way", "_url",
+        "_waits_for_continue",
     )  # fmt: skip
 
     def __init__(
@@ -49,6 +51,12 @@ class ClientConnection:
         if not config.loaded:
             config.load()
         self._app: Any = config.loaded_app
+        self._crowd = config.crowd if isinstance(config, ClientConfig) else Crowd()
+        self._surplus: Any = config.surplus if isinstance(config, ClientConfig) else self._app
+        self._is_surplus = False
+        """Whether it ends with its first answer, since it came beyond the bound."""
+        self._late_since: float | None = None
+        """Since when the server's walk has seen its client in the middle of a body."""
         self._loop = _loop or asyncio.get_event_loop()
         self._state = server_state
         self._app_state = app_state
@@ -78,13 +86,23 @@ class ClientConnection:
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client came."""
+        """A client came; beyond the bound it gets one answer, and beyond those nothing."""
         self._state.connections.add(cast(Any, self))
         known = cast(asyncio.Transport, transport)
         self._out = Outflow(known)
         self._server = get_local_addr(known)
         self._client = get_remote_addr(known)
         self._scheme = "https" if is_ssl(known) else "http"
+        count, patience_s = len(self._state.connections), self._keep_alive_s
+        if self._crowd.is_surplus(count):
+            self._crowd.turned_away += 1
+            if self._crowd.is_beyond(count):
+                self._out.abort()
+                return
+            self._app, self._is_surplus, patience_s = self._surplus, True, SURPLUS_S
+        # Until its first request is there it is idle; then each answer begins that time anew.
+        self._idle_since = self._loop.time() + patience_s - self._keep_alive_s
+        self._timer = self._loop.call_later(patience_s, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone, and with it whatever is done for it."""
@@ -122,7 +140,22 @@ class ClientConnection:
         except httptools.HttpParserError:
             self._refuse()
 
-    # What uvicorn's server calls.
+    # What the server calls.
+
+    def look(self, now: float, body_s: float) -> None:
+        """Cut off a client that has been in the middle of a body for so long: once a second."""
+        cycle = self._under_way
+        if cycle is None or not cycle.more_body or cycle.started or cycle.is_complete:
+            self._late_since = None
+        elif self._late_since is None:
+            self._late_since = now
+        elif now - self._late_since > body_s:
+            self.abort()
+
+    def abort(self) -> None:
+        """End the connection; the client loses what it has not taken."""
+        assert self._out is not None
+        self._out.abort()
 
     def shutdown(self) -> None:
         """Close once the answer under way has ended."""
@@ -162,7 +195,9 @@ class ClientConnection:
             self._scope(version),
             defaults=self._state.default_headers,
             on_complete=self._answered,
-            keep_alive=version != "1.0" and parser.should_keep_alive(),
+            keep_alive=version != "1.0"
+            and parser.should_keep_alive()
+            and not (self._is_surplus or self._crowd.is_leaving),
         )
         cycle.waits_for_continue = self._waits_for_continue
         if latest is None or latest.is_complete:

@@ -15,10 +15,10 @@ class Life:
     """One request; filled in as it goes on, instants on the gateway's clock."""
 
     __slots__ = (
-        "asked", "attempts", "began_at", "broke_at", "call", "continuations", "first_at",
-        "forwarded", "is_movable", "model", "moves", "obstacle", "outcome", "pinned", "position",
-        "prefix", "refusals", "replica", "request_id", "route", "sent_at", "strand", "told_at", "tpot_s",
-        "usage", "verdict", "waited_s",
+        "asked", "attempts", "began_at", "body_bytes", "broke_at", "call", "continuations",
+        "first_at", "forwarded", "is_movable", "model", "moves", "obstacle", "outcome", "pinned",
+        "position", "prefix", "refusals", "replica", "request_id", "route", "sent_at", "strand",
+        "told_at", "tpot_s", "usage", "verdict", "waited_s",
     )  # fmt: skip
 
     def __init__(self, *, request_id: str, route: Route, began_at: float) -> None:
@@ -26,12 +26,14 @@ class Life:
         self.route = route
         self.began_at = began_at
         self.call: Call | None = None
+        self.body_bytes = 0
+        """Of its body, so far as it has come."""
         self.asked: Asked | None = None
         self.model = ""
         self.forwarded = b""
         """Header lines of the client that go to the engine."""
-        self.pinned: frozenset[str] = frozenset()
-        """Replicas that cannot serve it, since another one holds what it goes on from."""
+        self.pinned: str | None = None
+        """The replica that holds what it goes on from, and so the only one that can serve it."""
         self.prefix: tuple[int, ...] = ()
         """Hashes of the prompt's leading blocks, where anything is decided by them."""
         self.attempts = 0
@@ -94,7 +96,8 @@ class Life:
             body_bytes=call.size,
             patience_s=asked.patience_s,
             route=self.route.name,
-            excluded=excluded | self.pinned,
+            excluded=excluded,
+            only=self.pinned,
             prefix=self.prefix,
             session=asked.session,
             read_timeout_s=asked.read_timeout_s,
@@ -153,4 +156,9 @@ class Life:
             duration_s=now - self.began_at,
             overhead_s=max(0.0, sent_at - self.began_at - self.waited_s),
             usage=self.usage,
+            arrived_at=self.began_at,
+            streams=self.call.streams,
+            sequences=self.call.sequences,
+            output_tokens_max=self.call.output_tokens_max,
+            body_bytes=self.call.size,
         )

@@ -21,10 +21,14 @@ class ModelTable:
         lists: Callable[[str], bool] | None = None,
     ) -> None:
         """`lists`: whether there is a card of that model, where it need not look at all cards."""
-        self._configured = configured
         self._lists = lists or (lambda model: model in cards())
-        self._aliases = dict(aliases)
         self._cards = cards
+        self.configure(configured, aliases)
+
+    def configure(self, configured: frozenset[str], aliases: Mapping[str, str]) -> None:
+        """These models and aliases from now on."""
+        self._configured = configured
+        self._aliases = dict(aliases)
 
     def resolve(self, name: str | None, principal: Principal) -> str:
         """The engine's name of the model asked for.

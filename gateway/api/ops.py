@@ -30,9 +30,9 @@ from gateway.tenancy.keys import Keyring, is_key
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Operations:
-    """What these routes answer from."""
+    """What these routes answer from; the key changes with the configuration."""
 
     keyring: Keyring
     models: ModelTable

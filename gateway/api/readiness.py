@@ -40,13 +40,19 @@ class Readiness:
     replicas: Mapping[str, ReplicaReadiness]
 
 
-def readiness(scheduler: Scheduler, statuses: Mapping[str, ReplicaStatus], now: float) -> Readiness:
+def readiness(
+    scheduler: Scheduler,
+    statuses: Mapping[str, ReplicaStatus],
+    now: float,
+    *,
+    is_leaving: bool = False,
+) -> Readiness:
     """Ready means: not shutting down, and at least one replica can take a request."""
     replicas = {
         name: _of_replica(name, status, scheduler, now) for name, status in statuses.items()
     }
     reason = None
-    if scheduler.is_closed:
+    if is_leaving or scheduler.is_closed:
         reason = "shutting down"
     elif not any(replica.is_usable for replica in scheduler.replicas.values()):
         reason = "no replica answers"

@@ -7,7 +7,8 @@ after that: headers say little, since vLLM sends its 200 before it starts.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from random import getrandbits
 
@@ -22,6 +23,7 @@ from gateway.api.disconnect import (
     Send,
     cancelled_when_client_leaves,
 )
+from gateway.api.doors import OVERLOADED_S, Doors
 from gateway.api.exchange import ClientStalledError, Exchange, RetryElsewhereError
 from gateway.api.form import read_form
 from gateway.api.life import Life
@@ -36,7 +38,7 @@ from gateway.api.surroundings import Surroundings
 from gateway.api.wire import parse, read_body
 from gateway.continuation.obstacles import Obstacle
 from gateway.core.policy import Bounds
-from gateway.errors import GatewayError, RefusedError
+from gateway.errors import GatewayError, OverloadedError, RefusedError
 from gateway.runtime.gate import Gate, Waits
 from gateway.telemetry.record import SettledRequest
 from gateway.tenancy.keys import Keyring
@@ -67,6 +69,7 @@ class Relay:
         places: Places | None = None,
         continues: Callable[[int], bool] = lambda _: False,
         continuation_wait_s: Callable[[], float] = lambda: 0.0,
+        doors: Doors | None = None,
     ) -> None:
         """`prefixes` is None where nothing is decided by the beginnings of prompts.
 
@@ -86,13 +89,38 @@ class Relay:
         self._clock = clock
         self._settled = settled
         self._prefixes = prefixes
+        self._doors = Doors() if doors is None else doors
+        self.body_bytes = 0
+        """Of all bodies that are here: those that come, wait and run."""
         self.open: dict[Exchange, asyncio.Task[None] | None] = {}
         """Exchanges under way, each with the task that carries it."""
+        self.lives: set[Life] = set()
+        """Requests under way."""
+
+    def configure(
+        self,
+        *,
+        bounds: Bounds,
+        tiers: tuple[str, ...],
+        tier_of: Mapping[int, int],
+        keepalive_after_s: float,
+        prefixes: Prefixes | None,
+    ) -> None:
+        """Other rules from now on; `tier_of` maps old ranks to new ones, for what is under way."""
+        self._bounds, self._tiers = bounds, tiers
+        self._keepalive_after_s = keepalive_after_s
+        self._patience = replace(self._patience, keepalive_after_s=keepalive_after_s)
+        self._prefixes = prefixes
+        self._around.tiers = len(tiers)
+        for life in self.lives:
+            if life.asked is not None:
+                life.asked = replace(life.asked, tier=tier_of[life.asked.tier])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, route: Route) -> None:
         """Serve one request to `route`, whatever becomes of it."""
         life = Life(request_id=_new_id(), route=route, began_at=self._clock())
         reply = Reply(send, life.request_id.encode("ascii"), shape_of(route), scope.get(DIRECT))
+        self.lives.add(life)
         try:
             await self._admit(scope, receive, life, reply)
             async with cancelled_when_client_leaves(receive, scope.get(DEPARTURE)):
@@ -115,6 +143,8 @@ class Relay:
             life.failed(fault)
             await reply.fail(fault)
         finally:
+            self.lives.discard(life)
+            self.body_bytes -= life.body_bytes
             if life.call is not None and life.call.upload is not None:
                 life.call.upload.close()
             if life.asked is not None:
@@ -123,41 +153,63 @@ class Relay:
     async def _admit(self, scope: Scope, receive: Receive, life: Life, reply: Reply) -> None:
         """Who asks, and for what. Raises GatewayError; nothing was queued then."""
         headers = headers_of(scope["headers"])
-        principal = authenticated(self._keyring, headers)
-        call = life.call = await self._call(life.route, headers, receive)
+        keyring = self._keyring
+        principal, generation = authenticated(keyring, headers), keyring.generation
+        doors = self._doors
+        if doors.floor is not None and self._asking.best_tier(principal, headers) >= doors.floor:
+            raise doors.keep_out()
+        call = life.call = await self._call(life, headers, receive)
+        if keyring.generation != generation:
+            # The configuration changed while the body came: with it the ranks, or the key itself.
+            principal = authenticated(keyring, headers)
         life.model = self._models.resolve(call.model, principal)
-        life.asked = asked = self._asking.asked(principal, headers, call)
+        asked = self._asking.asked(principal, headers, call)
+        if doors.floor is not None and asked.tier >= doors.floor:
+            raise doors.keep_out()
+        life.asked = asked
         life.forwarded = forwarded(headers)
         life.is_movable = may_go_on(life, self._around)
         if call.previous_response_id is not None:
-            life.pinned = self._all_but_the_holder(call.previous_response_id, asked)
+            life.pinned = self._holder_of(call.previous_response_id, asked)
         if self._prefixes is not None and call.output_tokens_max != 0:
             life.prefix = self._prefixes.of(call.fields, model=life.model, tenant=life.asked.tenant)
         reply.streams = call.streams
         reply.add_header(b"x-fairgate-tier", self._tiers[life.asked.tier].encode("latin-1"))
 
-    def _all_but_the_holder(self, response_id: str, asked: Asked) -> frozenset[str]:
-        """Replicas that cannot go on from a response. Raises ResponseNotFoundError."""
+    def _holder_of(self, response_id: str, asked: Asked) -> str:
+        """The replica that can go on from a response. Raises ResponseNotFoundError."""
         place = self._around.places.of(response_id, tenant=asked.tenant, user=asked.user)
-        replicas = self._around.fleet.names()
-        if place.replica not in replicas:
+        if place.replica not in self._around.fleet.names():
             raise no_such_response(response_id)
-        return replicas - {place.replica}
+        return place.replica
 
-    async def _call(self, route: Route, headers: Headers, receive: Receive) -> Call:
+    async def _call(self, life: Life, headers: Headers, receive: Receive) -> Call:
         """Read and understand the body."""
+        route = life.route
         length = headers.get(b"content-length")
         if route.is_form:
             content_type = headers.get(b"content-type")
-            return await read_form(
+            call = await read_form(
                 route,
                 receive,
                 content_type=content_type,
                 bytes_max=self._bounds.body_bytes,
                 length=length,
             )
-        body = await read_body(receive, length, self._bounds.body_bytes)
+            life.call = call  # so that it is closed whatever happens
+            self._took(life, call.size)
+            return call
+        took = partial(self._took, life)
+        body = await read_body(receive, length, self._bounds.body_bytes, took)
         return await parse(route, body, self._bounds.max_sequences)
+
+    def _took(self, life: Life, size: int) -> None:
+        """So much of a body came. Raises OverloadedError where all bodies together are too much."""
+        life.body_bytes += size
+        self.body_bytes += size
+        if self.body_bytes > self._bounds.bodies_bytes:
+            text = "The bodies of all requests together are more than the gateway may hold."
+            raise OverloadedError(text, retry_after_s=OVERLOADED_S)
 
     async def _serve(self, life: Life, reply: Reply) -> None:
         """Try replicas until one answers. A retry keeps the arrival instant, and so its place."""

@@ -10,9 +10,9 @@ from gateway.api.stored import Places
 from gateway.upstream.fleet import Fleet
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Surroundings:
-    """What every exchange uses and none owns."""
+    """What every exchange uses and none owns; the relay changes it with the configuration."""
 
     fleet: Fleet
     asking: Asking

@@ -29,7 +29,7 @@ async def watch(
     *,
     tell: Callable[[Progressed], None],
     clock: Callable[[], float],
-    client_stall_s: float,
+    client_stall_s: Callable[[], float],
     is_stalled: IsStalled,
 ) -> None:
     """Walk until cancelled."""
@@ -38,7 +38,7 @@ async def watch(
         for progressed in progress(relay):
             tell(progressed)
         now = clock()
-        cut_stalled(relay, now, client_stall_s)
+        cut_stalled(relay, now, client_stall_s())
         give_up_stalled(relay, is_stalled, now)
 
 

@@ -5,7 +5,7 @@ original bytes are forwarded; where a member must change, all others stay as the
 """
 
 import re
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -42,10 +42,20 @@ ASKED_USAGE = b'"stream_options":{"include_usage":true},'
 ASKED_IDS = b'"return_token_ids":true,'
 
 
-async def read_body(receive: Receive, length: bytes | None, bytes_max: int) -> bytes:
+def _ignored(_size: int) -> None:
+    """Nobody counts."""
+
+
+async def read_body(
+    receive: Receive,
+    length: bytes | None,
+    bytes_max: int,
+    took: Callable[[int], None] = _ignored,
+) -> bytes:
     """The whole request body.
 
-    Raises BodyTooLargeError beyond `bytes_max`, before reading more, and ClientLeftError.
+    Raises BodyTooLargeError beyond `bytes_max`, before reading more, and ClientLeftError. `took`
+    hears of each piece, and may raise too.
     """
     if length is not None and length.isdigit() and int(length) > bytes_max:
         raise too_large(bytes_max)
@@ -54,14 +64,17 @@ async def read_body(receive: Receive, length: bytes | None, bytes_max: int) -> b
     if not message.get("more_body", False):
         if len(body) > bytes_max:
             raise too_large(bytes_max)
+        took(len(body))
         return body
     chunks, size = [body], len(body)
+    took(size)
     while message.get("more_body", False):
         message = await more_body(receive)
         chunk = message.get("body", b"")
         size += len(chunk)
         if size > bytes_max:
             raise too_large(bytes_max)
+        took(len(chunk))
         chunks.append(chunk)
     return b"".join(chunks)
 

@@ -102,8 +102,11 @@ def is_hopeless(pool: Pool, waiting: Waiting, now: float) -> bool:
 
 
 def retry_after_s(pool: Pool | None, in_line: int, now: float, bounds: Bounds) -> float:
-    """Seconds after which a refused client has a chance, whole, 1 .. `retry_after_s_max`."""
-    expected_s = wait_s(pool, in_line, now) if pool is not None else None
-    if expected_s is None:
+    """Seconds after which a refused client has a chance, whole, 1 .. `retry_after_s_max`.
+
+    The longest where nothing can serve it: nobody knows when something will.
+    """
+    if pool is None or not any(replica.is_usable for replica in pool.replicas.values()):
         return bounds.retry_after_s_max
+    expected_s = in_line / pool.drain_rate.guess_per_s(now)
     return float(min(bounds.retry_after_s_max, max(RETRY_AFTER_S_MIN, math.ceil(expected_s))))

@@ -100,7 +100,7 @@ def evict(
     state: State, waiting: Waiting, reason: Reason, *, now: float, out: list[Decision]
 ) -> None:
     """A waiting request is refused."""
-    state.dequeue(waiting)
+    state.dequeue(waiting, now)
     refuse(state, waiting.request, reason, now=now, out=out)
 
 

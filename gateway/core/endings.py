@@ -69,7 +69,7 @@ def finished(state: State, event: Finished, *, now: float, out: list[Decision]) 
     if found is None:
         waiting = state.waiting.get(request_id)
         if waiting is not None:
-            state.dequeue(waiting)
+            state.dequeue(waiting, now)
             fill_behind(state, waiting, now=now, out=out)
         return
     grant, replica = found

@@ -74,6 +74,7 @@ def _check_pool(pool: Pool) -> None:
         _same(len(kept), tiers, "pool: tiers")
     waiting = [each for queue in pool.queues for each in queue]
     _same(pool.count, len(waiting), "pool: count")
+    _same(pool.drain_rate.is_running, bool(waiting), "pool: its drain is measured")
     slotless = sum(not each.kind.decodes for each in waiting)
     _same(pool.slotless, slotless, "pool: waiting without need of a slot")
     for tier, queue in enumerate(pool.queues):
@@ -94,7 +95,9 @@ def _check_pool(pool: Pool) -> None:
 def _check_kind(pool: Pool, waiting: Waiting) -> None:
     request, kind = waiting.request, waiting.kind
     fitting = {
-        replica.name for replica in pool.replicas.values() if request.model in replica.models
+        replica.name
+        for replica in pool.replicas.values()
+        if request.model in replica.models and request.only in (None, replica.name)
     }
     _same(kind.replicas, fitting - request.excluded, f"class of {request.id}: replicas")
     _same(kind.sequences, request.sequences, f"class of {request.id}: sequences")

@@ -85,6 +85,8 @@ class Request:
     route: str
     excluded: frozenset[str]
     """Replicas that already failed this very request."""
+    only: str | None
+    """The one replica that can serve it, since it holds what the request goes on from."""
     prefix: tuple[int, ...]
     """Chained hashes of the leading blocks of the prompt, each of `PREFIX_BLOCK_TOKENS` tokens:
     equal hashes mean that everything up to the end of that block is equal."""
@@ -116,6 +118,7 @@ class Request:
         patience_s: float | None = None,
         route: str = "chat",
         excluded: frozenset[str] = frozenset(),
+        only: str | None = None,
         prefix: tuple[int, ...] = (),
         session: str | None = None,
         read_timeout_s: float | None = None,
@@ -137,6 +140,7 @@ class Request:
         self.patience_s = patience_s
         self.route = route
         self.excluded = excluded
+        self.only = only
         self.prefix = prefix
         self.session = session
         self.read_timeout_s = read_timeout_s

@@ -145,7 +145,11 @@ class Bounds:
     waiting_bytes_per_user: int | None = None
     waiting_tokens_per_user: int | None = None
     body_bytes: int = 32 << 20
+    bodies_bytes: int = 2 << 30
+    """Of all bodies that are here at once: those that come, wait and run."""
     stream_buffer_bytes: int = 1 << 20
+    stream_buffers_bytes: int = 1 << 30
+    """Of all answers together: where many run, each may hold less than `stream_buffer_bytes`."""
     users_per_tenant: int = 1_000
     max_sequences: int = 128
     predictions: int = 10_000

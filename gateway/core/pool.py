@@ -9,6 +9,7 @@ from typing import Any
 
 from gateway.core.affinity import Ties
 from gateway.core.ageing import Elders
+from gateway.core.drain import DrainRate
 from gateway.core.fairqueue import FairQueue
 from gateway.core.floors import Floors
 from gateway.core.flows import Waiting
@@ -17,7 +18,6 @@ from gateway.core.kinds import Kind, size_of
 from gateway.core.messages import Request
 from gateway.core.plain import age_s, instant_of, known_instant
 from gateway.core.policy import Policy
-from gateway.core.rates import Rate
 from gateway.core.replica import Replica
 from gateway.core.scaling import ScalingAdvisor
 from gateway.core.shares import TierShares
@@ -63,7 +63,7 @@ class Pool:
         self.headroom = tuple(policy.headroom_fraction(tier) for tier in range(tiers))
         """Share of a replica that each tier reserves while it is active."""
         self.ties = Ties(policy.bounds)
-        self.drain_rate = Rate(DRAIN_HALF_LIFE_S)
+        self.drain_rate = DrainRate(DRAIN_HALF_LIFE_S)
         self.recall_checked_at = float("-inf")
         self.has_queued = True
         """Whether something may wait inside an engine, and so be recalled."""
@@ -156,7 +156,8 @@ class Pool:
         """The eligibility class of a request that will hold `kv_tokens` at its end."""
         size = size_of(kv_tokens)
         decodes = request.output_tokens_max != 0
-        if size == 0 and request.sequences == 1 and decodes and not request.excluded:
+        is_free = not request.excluded and request.only is None
+        if size == 0 and request.sequences == 1 and decodes and is_free:
             kind = self._plain_kinds.get(request.model)
             if kind is None:
                 kind = self._plain_kinds[request.model] = self._kind(request, size, decodes)
@@ -167,6 +168,8 @@ class Pool:
         replicas = self._serving[request.model]
         if request.excluded:
             replicas = replicas - request.excluded
+        if request.only is not None:
+            replicas = replicas & {request.only}
         key = (replicas, size, request.sequences, decodes)
         kind = self._kinds.get(key)
         if kind is None:
@@ -296,7 +299,6 @@ class Pool:
                 mine.adopt_debt(debt)
         for tier, deficit in enumerate(other.floors.deficits):
             self.floors.deficits[tier] += deficit
-        self.drain_rate.merge(other.drain_rate)
         if self.shares is not None and other.shares is not None:
             self.shares.adopt(other.shares)
         if self.elders is not None and other.elders is not None:
@@ -329,13 +331,18 @@ def regrouped(
     ]
     for pool in pools:
         for former in old:
-            if keeps_debts and former.models & pool.models:
-                pool.adopt(former)
+            if former.models & pool.models:
+                pool.drain_rate.merge(former.drain_rate)
+                if keeps_debts:
+                    pool.adopt(former)
     pool_of = {model: pool for pool in pools for model in pool.models}
     for each in line:
         pool = pool_of[each.request.model]
         each.kind = pool.kind_of(each.request, each.kv_tokens)
         pool.push(each)
+    for pool in pools:
+        if not pool.count:
+            pool.drain_rate.pause()
     return pools
 
 

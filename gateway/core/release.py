@@ -27,6 +27,8 @@ def fill(
         pool.take(waiting)
         state.room.leave(waiting)
         grant = _grant(state, waiting, choice.replica, now=now, out=out)
+        if not pool.count:
+            pool.drain_rate.end(now)
         grant.was_favoured = choice.is_owed or choice.is_aged
         if choice.is_aged and pool.elders is not None:
             pool.elders.promoted(now)

@@ -57,15 +57,19 @@ class State:
         """A request begins to wait."""
         waiting.ticket = self.number()
         waiting.entered_at = now
+        if not pool.count:
+            pool.drain_rate.begin(now)
         pool.push(waiting)
         self.room.enter(waiting)
         if self.wake_at is not None and waiting.deadline < self.wake_at:
             self.wake_by(waiting.deadline)
 
-    def dequeue(self, waiting: Waiting) -> Pool:
+    def dequeue(self, waiting: Waiting, now: float) -> Pool:
         """A request stops waiting without having been released; returns its pool."""
         pool = self.pool_by_model[waiting.request.model]
         pool.remove(waiting)
+        if not pool.count:
+            pool.drain_rate.end(now)
         self.room.leave(waiting)
         return pool
 

@@ -5,11 +5,10 @@ Labels are bounded: tiers, configured models and replicas; a name that a caller 
 becomes one, since only admitted requests are recorded.
 """
 
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -24,6 +23,7 @@ WAIT_BUCKETS_S = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300,
 TPOT_BUCKETS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1)
 BREAKER_STATES = (Breaker.CLOSED, Breaker.HALF_OPEN, Breaker.OPEN)
 """By the value of their gauge."""
+LAG_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 OVERHEAD_BUCKETS_S = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1)
 
 
@@ -82,9 +82,21 @@ class Metrics:
             "Requests that were moved between replicas or taken back from one, by kind.",
             ("kind",),
         )
+        self._lag_of_all = _lag()
+        self._told_by: list[Callable[[], Iterator[Metric]]] = []
         self._advised = _advised(self.registry)
+        self._advised_models: set[str] = set()
         self.registry.register(_Counted(self))
         self.registry.register(_SchedulerGauges(scheduler, clock, version))
+        ProcessCollector(namespace="fairgate", registry=self.registry)
+
+    def tell_also(self, families: Callable[[], Iterator[Metric]]) -> None:
+        """Ask `families` too at each scrape."""
+        self._told_by.append(families)
+
+    def lag(self, lag_s: float) -> None:
+        """Count one look at the event loop's lag."""
+        self._lag_of_all.of().observe(lag_s)
 
     def settled(self, record: SettledRequest) -> None:
         """Count one settled request."""
@@ -114,6 +126,13 @@ class Metrics:
         """The replicas that serve `models` should be so many."""
         for model in models:
             self._advised.labels(model).set(replicas)
+            self._advised_models.add(model)
+
+    def forget_advice(self, models: Collection[str]) -> None:
+        """Tell the last advice for these models only: the others have no replica any more."""
+        for model in self._advised_models.difference(models):
+            self._advised.remove(model)
+        self._advised_models.intersection_update(models)
 
     def recalled(self, kind: str) -> None:
         """Count one move; `kind` is one of a few words of ours."""
@@ -127,9 +146,11 @@ class Metrics:
         """All that was counted, as of now."""
         for each in (
             self._queue, self._requests, self._ttft, self._tpot, self._duration,
-            self._overhead_of_all, self._tokens, self._retries, self._migrations,
+            self._overhead_of_all, self._tokens, self._retries, self._migrations, self._lag_of_all,
         ):  # fmt: skip
             yield from each.families()
+        for families in self._told_by:
+            yield from families()
 
     def _series(self, tier: str, outcome: str, model: str) -> "_Series":
         return _Series(
@@ -180,7 +201,6 @@ class _SchedulerGauges(Collector):
         self._scheduler = scheduler
         self._clock = clock
         self._version = version
-        self._started_at = time.time()
 
     def describe(self) -> Iterable[Metric]:
         """Nothing in advance: registering must not read the scheduler."""
@@ -190,9 +210,6 @@ class _SchedulerGauges(Collector):
         """The gauges of this moment."""
         yield InfoMetricFamily(
             "fairgate_build", "Version of the gateway.", {"version": self._version}
-        )
-        yield GaugeMetricFamily(
-            "fairgate_process_start_time_seconds", "Unix time of the start.", self._started_at
         )
         yield self._queue_size()
         yield from self._replicas()
@@ -258,6 +275,14 @@ class _SchedulerGauges(Collector):
             gauge["pool_saturation"].add_metric((",".join(sorted(pool.models)),), saturation)
         yield from gauge.values()
         yield opened
+
+
+def _lag() -> Histogram:
+    return Histogram(
+        "fairgate_event_loop_lag_seconds",
+        "How much later than due the event loop ran a timer, looked at ten times a second.",
+        bounds=LAG_BUCKETS_S,
+    )
 
 
 def _advised(registry: CollectorRegistry) -> Gauge:

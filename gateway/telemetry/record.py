@@ -32,3 +32,10 @@ class SettledRequest(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float
     overhead_s: float
     usage: Usage | None
+    arrived_at: float = 0.0
+    """On the gateway's clock; in Unix time where it is written."""
+    streams: bool = False
+    sequences: int = 1
+    output_tokens_max: int | None = None
+    """As the client set it."""
+    body_bytes: int = 0

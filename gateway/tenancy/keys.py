@@ -35,6 +35,13 @@ class Keyring:
     def __init__(self, principals: Mapping[str, Principal], opened: Principal | None) -> None:
         self._principals = dict(principals)
         self._opened = opened
+        self.generation = 0
+        """Grows with each change: who was found before may be another now, or nobody."""
+
+    def become(self, other: "Keyring") -> None:
+        """Know the keys of `other` and no others from now on."""
+        self._principals, self._opened = other._principals, other._opened
+        self.generation += 1
 
     @property
     def is_open(self) -> bool:

@@ -22,6 +22,11 @@ class UserNames:
         """(tenant, user) pairs of the configuration: always kept apart."""
         self._seen: dict[str, OrderedDict[str, float]] = {}
 
+    def configure(self, names_max: int, known: Iterable[tuple[str, str]]) -> None:
+        """Other bounds and other configured users from now on; names in use stay known."""
+        self._names_max = names_max
+        self._known = frozenset(known)
+
     def flow_of(self, tenant: str, name: str) -> str:
         """The user name to schedule under. `tenant` must come from a key, not from a caller."""
         name = name[:NAME_CHARS_MAX]
@@ -29,7 +34,7 @@ class UserNames:
             return name
         now = self._clock()
         seen = self._seen.setdefault(tenant, OrderedDict())
-        if name not in seen and len(seen) >= self._names_max:
+        while name not in seen and len(seen) >= self._names_max:
             oldest = next(iter(seen))
             if now - seen[oldest] < FORGET_AFTER_S:
                 return f"~{zlib.crc32(name.encode()) % SHARED_FLOWS}"

@@ -14,7 +14,9 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from gateway.core.messages import Fault
+from gateway.errors import OverloadedError
 from gateway.upstream.connection import Answer, Connection, Heard, Meter, UpstreamBrokenError
+from gateway.upstream.exhausted import is_exhausted
 from gateway.upstream.pieces import PIECE_BYTES_MAX, Segments, Sendable
 from gateway.upstream.replicas import ReplicaAddress
 
@@ -22,6 +24,8 @@ IDLE_S_MAX = 4.0
 """Below the 5 s after which uvicorn closes an idle connection."""
 CONNECT_TIMEOUT_S = 2.0
 IDLE_CONNECTIONS_MAX = 1_024
+EXHAUSTED_RETRY_S = 1.0
+"""When a client should come back that found the gateway without connections."""
 
 
 class EngineClient:
@@ -40,12 +44,16 @@ class EngineClient:
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._prefix = parts.path.rstrip("/").encode("ascii")
         self._ssl = _tls(address) if parts.scheme == "https" else None
-        self._buffer_bytes_max = buffer_bytes_max
+        self.buffer_bytes_max = buffer_bytes_max
         self._clock = clock
         self._idle: deque[Connection] = deque()
         self._is_closed = False
         self._heard = Heard()
         self._head = _constant_head(parts.netloc.rpartition("@")[2], address.api_key)
+
+    def follow(self, other: "EngineClient") -> None:
+        """It takes the place of `other`, whose exchanges go on and are signs of life as before."""
+        self._heard = other._heard
 
     @property
     def heard_at(self) -> float | None:
@@ -118,6 +126,24 @@ class EngineClient:
         return None
 
     async def _connect(self) -> Connection:
+        """A new connection. Raises OverloadedError where it is this process that has no room."""
+        try:
+            return await self._connected()
+        except UpstreamBrokenError as error:
+            if not is_exhausted(error):
+                raise
+        while self._idle:
+            self._idle.pop().abort()
+        await asyncio.sleep(0)  # an aborted socket is closed in the next turn of the loop
+        try:
+            return await self._connected()
+        except UpstreamBrokenError as error:
+            if is_exhausted(error):
+                text = "The gateway has no connections left for engines."
+                raise OverloadedError(text, retry_after_s=EXHAUSTED_RETRY_S) from error
+            raise
+
+    async def _connected(self) -> Connection:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -136,7 +162,7 @@ class EngineClient:
 
     def _new_connection(self) -> Any:
         return Connection(
-            buffer_bytes_max=self._buffer_bytes_max,
+            buffer_bytes_max=self.buffer_bytes_max,
             on_idle=self._rested,
             heard=self._heard,
             clock=self._clock,

@@ -18,8 +18,20 @@ from gateway.upstream.replicas import ModelCard, ReplicaAddress, ReplicaStatus
 HEARD_INTERVALS = 3
 """A replica whose bytes arrived within so many scrape intervals is alive, whatever a probe says."""
 
+HANDOVER_S = 5.0
+"""A replica that is replaced waits so long for its successors to answer."""
+
 
 @dataclass(frozen=True, slots=True)
+class Made:
+    """What a replica needs, before it is one of the fleet."""
+
+    address: ReplicaAddress
+    client: EngineClient
+    probe: Probe
+
+
+@dataclass(slots=True)
 class Member:
     """One replica of the fleet."""
 
@@ -27,6 +39,10 @@ class Member:
     client: EngineClient
     probe: Probe
     task: "asyncio.Task[None]"
+    is_retiring: bool = False
+    """Whether it is no longer wanted, and forgotten once it is empty."""
+    serves_until: float | None = None
+    """While it retires: it is drained then, or when its successors answer; None: it is."""
 
 
 class Fleet:
@@ -56,10 +72,19 @@ class Fleet:
 
     def add(self, address: ReplicaAddress) -> None:
         """Start to watch a replica; a known name is drained no more."""
-        if address.name in self._members:
+        known = self._members.get(address.name)
+        if known is None or known.address != address:
+            self.enter(self.make(address))
+        if known is not None:
+            member = self._members[address.name]
+            member.is_retiring, member.serves_until = False, None
             self._tell(DrainAsked(address.name, draining=False))
-            return
-        assert self._tasks is not None, "run_in comes first"
+
+    def make(self, address: ReplicaAddress) -> Made:
+        """All that a replica needs; nothing is changed yet.
+
+        Raises OSError where its certificates cannot be read.
+        """
         client = EngineClient(
             address, buffer_bytes_max=self._stream_buffer_bytes, clock=self._clock
         )
@@ -72,13 +97,81 @@ class Fleet:
             wants_fast=lambda: self._is_hungry(address.name),
             is_heard=lambda: self._is_heard(client),
         )
-        task = self._tasks.create_task(probe.run())
-        self._members[address.name] = Member(address, client, probe, task)
+        return Made(address, client, probe)
+
+    def enter(self, made: Made) -> None:
+        """Start to watch it; under a known name in the other's place, whose streams go on."""
+        assert self._tasks is not None, "run_in comes first"
+        name = made.address.name
+        known = self._members.get(name)
+        if known is not None:
+            known.task.cancel()
+            known.client.close()
+            made.client.follow(known.client)
+            made.probe.follow(known.probe)
+        task = self._tasks.create_task(made.probe.run())
+        member = self._members[name] = Member(made.address, made.client, made.probe, task)
+        if known is not None:
+            member.is_retiring, member.serves_until = known.is_retiring, known.serves_until
 
     def drain(self, name: str) -> None:
-        """A replica vanished from its name: nothing new goes there, what runs is finished."""
+        """Nothing new goes to a replica, what runs is finished."""
         if name in self._members:
             self._tell(DrainAsked(name))
+
+    def retire(self, name: str, *, is_replaced: bool = False) -> None:
+        """A replica is no longer wanted: it is drained, and forgotten by `sweep` once empty.
+
+        `is_replaced`: others come in its place, and it serves until they answer, for
+        `HANDOVER_S` at most.
+        """
+        member = self._members.get(name)
+        if member is None or member.is_retiring:
+            return
+        member.is_retiring = True
+        if is_replaced:
+            member.serves_until = self._clock() + HANDOVER_S
+        else:
+            self._tell(DrainAsked(name))
+
+    def keep(self, name: str) -> None:
+        """A replica is wanted again; one that is drained for another reason stays so."""
+        member = self._members.get(name)
+        if member is not None and member.is_retiring:
+            member.is_retiring = False
+            if member.serves_until is None:
+                self._tell(DrainAsked(name, draining=False))
+            member.serves_until = None
+
+    def sweep(self, is_empty: Callable[[str], bool]) -> list[str]:
+        """Drain those whose successors answer; forget those that are drained and empty.
+
+        Returns the names of the latter.
+        """
+        retiring = [name for name, member in self._members.items() if member.is_retiring]
+        is_handed_over = all(
+            member.is_retiring or member.probe.status.up for member in self._members.values()
+        )
+        gone = []
+        for name in retiring:
+            member = self._members[name]
+            if member.serves_until is not None:
+                if not is_handed_over and self._clock() < member.serves_until:
+                    continue
+                member.serves_until = None
+                self._tell(DrainAsked(name))
+            if is_empty(name):
+                self.remove(name)
+                gone.append(name)
+        return gone
+
+    def configure(self, *, scrape_interval_s: float, stream_buffer_bytes: int) -> None:
+        """From now on, for all replicas."""
+        self._scrape_interval_s = scrape_interval_s
+        self._stream_buffer_bytes = stream_buffer_bytes
+        for member in self._members.values():
+            member.probe.interval_s = scrape_interval_s
+            member.client.buffer_bytes_max = stream_buffer_bytes
 
     def remove(self, name: str) -> None:
         """Forget a replica; its running streams end by themselves."""
@@ -87,6 +180,11 @@ class Fleet:
             member.task.cancel()
             member.client.close()
             self._tell(ReplicaRemoved(name))
+
+    def address(self, name: str) -> ReplicaAddress | None:
+        """Where a replica is, as configured; None: there is none of that name."""
+        member = self._members.get(name)
+        return None if member is None else member.address
 
     def names(self) -> frozenset[str]:
         """All replicas, by name."""

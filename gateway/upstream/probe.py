@@ -23,6 +23,7 @@ from gateway.core.messages import (
 )
 from gateway.upstream.dialects.dialect import Dialect, EngineFacts
 from gateway.upstream.dialects.registry import by_name, by_owner, detect
+from gateway.upstream.exhausted import is_exhausted
 from gateway.upstream.replicas import (
     ModelCard,
     ReplicaAddress,
@@ -52,8 +53,17 @@ MODELS_PATH = "/v1/models"
 class NoAnswer(Exception):
     """One route gave nothing usable. `status` is set where it answered at all."""
 
-    def __init__(self, reason: str, status: int | None = None, *, refused: bool = False) -> None:
+    def __init__(
+        self,
+        reason: str,
+        status: int | None = None,
+        *,
+        refused: bool = False,
+        is_ours: bool = False,
+    ) -> None:
         super().__init__(reason)
+        self.is_ours = is_ours
+        """Whether this process could not even ask."""
         self.reason = reason
         self.status = status
         self.refused = refused
@@ -102,7 +112,7 @@ class Probe:
         self.address = address
         self._tell = tell
         self._clock = clock
-        self._interval_s = interval_s
+        self.interval_s = interval_s
         self._timeout_s = timeout_s
         self._misses_to_lose = misses_to_lose
         self._models_every_s = models_every_s
@@ -127,6 +137,16 @@ class Probe:
                 await self._sleep(self._pause_s(self._clock() - began_at))
         finally:
             await self.aclose()
+
+    def follow(self, other: "Probe") -> None:
+        """Go on from what `other` knew of the same replica, which has other options now."""
+        self._dialect = self._dialect or other._dialect
+        self._facts = other._facts if self._dialect is other._dialect else None
+        before = other.status
+        self.status = replace(before, engine=self._dialect.name if self._dialect else None)
+        self.status = replace(self.status, models=self._models(), slots=self._slots(before.engines))
+        if self.status.up:
+            self._tell_found()
 
     async def aclose(self) -> None:
         """Closes the connection; for callers that use `probe_once` without `run`."""
@@ -240,7 +260,11 @@ class Probe:
         except (TimeoutError, httpx.TimeoutException):
             raise NoAnswer(f"GET {path}: no answer within {self._timeout_s:g} s") from None
         except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError) as error:
-            raise NoAnswer(f"GET {path}: {_reason(error)}", refused=_is_refused(error)) from None
+            raise NoAnswer(
+                f"GET {path}: {_reason(error)}",
+                refused=_is_refused(error),
+                is_ours=is_exhausted(error),
+            ) from None
 
     # --- what follows from the answers ----------------------------------------------------------
 
@@ -273,19 +297,22 @@ class Probe:
         )
         news = (not before.up, self.status.models != before.models, engines != before.engines)
         if up and (any(news) or (listed and is_due)):
-            self._tell(
-                ReplicaFound(
-                    replica=self.address.name,
-                    models=frozenset(self.status.models),
-                    slots=self.status.slots,
-                    weight=self.address.weight,
-                    context_tokens=self._context_tokens(),
-                )
+            self._tell_found()
+
+    def _tell_found(self) -> None:
+        self._tell(
+            ReplicaFound(
+                replica=self.address.name,
+                models=frozenset(self.status.models),
+                slots=self.status.slots,
+                weight=self.address.weight,
+                context_tokens=self._context_tokens(),
             )
+        )
 
     def _missed(self, failure: NoAnswer | None) -> None:
         assert failure is not None, "a round without answers has a reason"
-        if self.status.up and not failure.refused and self._is_heard():
+        if failure.is_ours or (self.status.up and not failure.refused and self._is_heard()):
             self.status = replace(self.status, last_error=failure.reason)
             return
         self._refusals = self._refusals + 1 if failure.refused else 0
@@ -353,10 +380,10 @@ class Probe:
 
     def _pause_s(self, took_s: float) -> float:
         """Seconds to the next round: the interval less what this one took, never much less."""
-        shortest_s = self._interval_s / FAST_FACTOR
+        shortest_s = self.interval_s / FAST_FACTOR
         # Once refused, the next round decides: streams on an engine that left hang until then.
         hurries = self._wants_fast() or (self.status.up and self._refusals > 0)
-        wanted_s = shortest_s if hurries else self._interval_s
+        wanted_s = shortest_s if hurries else self.interval_s
         varied_s = wanted_s * (1.0 + JITTER_SHARE * (self._jitter() - 0.5))
         return max(varied_s - took_s, min(varied_s, shortest_s))
 

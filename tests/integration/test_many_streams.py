@@ -6,11 +6,13 @@ import time
 from gateway.emulator.options import EmulatorOptions
 from gateway.emulator.server import Emulator, running_emulator
 from tests.support.gateway import Running, client, eventually, running_gateway
+from tests.support.held_engine import running_held_engine
 from tests.support.raw_client import request
 
 STREAMS = 300
 SLOTS = 200
 SILENT = 10
+HELD = 2_000
 HEALTHY_WITHIN_S = 1.0
 GONE_WITHIN_S = 10.0
 BODY = (
@@ -20,11 +22,12 @@ BODY = (
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-async def open_stream(running: Running, number: int) -> Stream:
+async def open_stream(running: Running, number: int, model: str = "emulated") -> Stream:
     """One of many users asks for a long stream."""
     host, port = running.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(request("/v1/chat/completions", body=BODY % (number % 50)))
+    body = (BODY % (number % 50)).replace(b"emulated", model.encode())
+    writer.write(request("/v1/chat/completions", body=body))
     return reader, writer
 
 
@@ -86,3 +89,35 @@ async def test_all_clients_vanish_at_once_and_nothing_is_left() -> None:
         async with client(running) as http:
             body = {"model": "emulated", "prompt": "x", "max_tokens": 1}
             assert (await http.post("/v1/completions", json=body)).status_code == 200
+
+
+async def test_operators_are_answered_beside_two_thousand_held_streams() -> None:
+    """A probe that times out under load has restarted other gateways, with all their streams."""
+    async with (
+        running_held_engine(100_000) as engine,
+        running_gateway(
+            {"url": engine.url, "max_num_seqs": 100_000}, bounds__loop_lag_s=0, policy="fifo"
+        ) as running,
+    ):
+        streams: list[Stream] = []
+        try:
+            for number in range(0, HELD, 100):
+                opened = (open_stream(running, number + n, model="raw") for n in range(100))
+                streams += await asyncio.gather(*opened)
+            begun = 0
+            while begun < HELD:
+                await eventually(lambda: len(engine.asked) > begun)  # noqa: B023 - read at once
+                for held in engine.asked[begun:]:
+                    held.begin()
+                    held.event()
+                    begun += 1
+            await eventually(lambda: len(running.gateway.relay.open) == HELD)
+            async with client(running) as http:
+                for path in ("/healthz", "/readyz", "/metrics", "/healthz", "/metrics"):
+                    began_at = time.monotonic()
+                    assert (await http.get(path)).status_code == 200
+                    assert time.monotonic() - began_at < HEALTHY_WITHIN_S, path
+        finally:
+            for _, writer in streams:
+                writer.transport.abort()
+        await eventually(lambda: not running.in_flight, 30.0)

@@ -127,6 +127,7 @@ class Life:
             patience_s=dice.choice((None, None, None, 3.0, 0.0)),
             route=dice.choice(("chat", "completions")),
             excluded=frozenset({"r1"}) if dice.random() < 0.1 else frozenset(),
+            only="r1" if dice.random() < 0.05 else None,
             prefix=prefix,
             session=dice.choice((None, None, "s1", "s2")),
             read_timeout_s=dice.choice((None, None, 30.0)),
@@ -342,7 +343,8 @@ UNORDERED = frozenset(
 OF_POLICY = frozenset(
     """Elders._after_s Elders._per_s Quantiles._growth Lane.kind Floors.may_owe
     Cache.limit Holders.limit Histories.entries_max Predictor._entries_max Gates.is_bridging
-    Gates.static_limit FairQueue._by_prefix Pool.has_adapters Scheduler.is_closed""".split()
+    Gates.static_limit FairQueue._by_prefix Pool.has_adapters Scheduler.is_closed
+    DrainRate.half_life_s Rate.half_life_s""".split()
 )
 """Leaves that one policy, or the code, makes the same everywhere: nothing there to be forgotten."""
 

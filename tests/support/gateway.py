@@ -8,10 +8,9 @@ from time import monotonic
 from types import MappingProxyType
 
 import httpx
-import uvicorn
 
 from gateway.app import Gateway
-from gateway.server import server_config
+from gateway.server import GatewayServer, server_config
 from gateway.settings import load_settings
 
 READY_S_MAX = 10.0
@@ -23,6 +22,7 @@ class Running:
     """A gateway that listens."""
 
     gateway: Gateway
+    server: GatewayServer
     url: str
 
     @property
@@ -43,21 +43,22 @@ async def running_gateway(
     values: Mapping[str, object] = {
         "replicas": replicas,
         "scheduling.scrape_interval_s": 0.1,
+        # Engines and clients share this loop, and make it late.
+        "bounds.loop_lag_s": 0,
         **{name.replace("__", "."): value for name, value in overrides.items()},
     }
     settings = load_settings(config=None, environ=environ, overrides=values)
     gateway = Gateway(settings, clock)
     config = server_config(gateway, host="127.0.0.1", port=0)
     config.loop = "none"
-    server = uvicorn.Server(config)
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]  # older uvicorn
+    server = GatewayServer(config, gateway)
     task = asyncio.get_running_loop().create_task(server._serve())
     try:
         await eventually(lambda: server.started or task.done())
         if task.done():
             task.result()
         port = server.servers[0].sockets[0].getsockname()[1]
-        running = Running(gateway, f"http://127.0.0.1:{port}")
+        running = Running(gateway, server, f"http://127.0.0.1:{port}")
         if wait_ready:
             usable = gateway.scheduler.replicas
             await eventually(lambda: sum(r.is_usable for r in usable.values()) == len(replicas))

@@ -78,6 +78,8 @@ def objection(
         return "unusable"
     if request.model not in replica.models or replica.name in request.excluded:
         return "elsewhere"
+    if request.only not in (None, replica.name):
+        return "elsewhere"
     if now < replica.busy_until:
         return "busy"
     if not (pool.policy.release_at_once or replica.circuit.lets(now)):

@@ -43,6 +43,7 @@ SHAPE: dict[str, tuple[Any, ...]] = {
     "streams": (True, False),
     "patience_s": (None, None, None, 0.0, 3.0),
     "excluded": (frozenset(), frozenset(), frozenset(), frozenset({"r1"}), frozenset({"r1", "r2"})),
+    "only": (None,) * 7 + ("r1",),
     "body_bytes": (0, 0, 900, 20_000),
     "prefix": ((), (), (1,), (1, 2), (1, 2, 3), (7,), (7, 8, 9, 10, 11)),
     "session": (None, None, "s1", "s2", "s3"),

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.server import DRAIN_S
+from gateway.runtime.shutdown import END_S
+from gateway.server import FLUSH_S, HURRY_S, LIFESPAN_S, TASKS_S
 from gateway.settings import load_settings
+from gateway.settings_document import ShutdownSection
 from gateway.upstream.client import IDLE_S_MAX
 from gateway.upstream.probe import KEEPALIVE_S
 
@@ -103,7 +105,9 @@ def test_vllm_is_given_the_time_to_finish(service: str) -> None:
 @pytest.mark.parametrize("gateway", GATEWAYS)
 def test_the_gateway_stops_first_and_has_its_time(gateway: str) -> None:
     """Compose stops what depends on others before those others."""
-    assert seconds(SERVICES[gateway]["stop_grace_period"]) > DRAIN_S
+    shutdown = ShutdownSection()
+    needed_s = shutdown.lag_s + shutdown.limit_s + END_S + FLUSH_S + TASKS_S + LIFESPAN_S + HURRY_S
+    assert seconds(SERVICES[gateway]["stop_grace_period"]) > needed_s
     (profile,) = SERVICES[gateway]["profiles"]
     assert SERVICES[gateway]["depends_on"] == ENGINES_BY_PROFILE[profile]
 

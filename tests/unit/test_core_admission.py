@@ -235,17 +235,18 @@ def test_retry_after_is_whole_seconds_between_one_and_the_bound(
 ) -> None:
     """HTTP knows whole seconds; rounded down, everybody comes back too soon."""
     known = pool()
-    known.drain_rate.add(0.0, 10.0 * known.drain_rate.half_life_s / 0.6931471805599453)
+    known.drain_rate.begin(0.0)
+    known.drain_rate.add(0.0, 10.0)
     assert admission.retry_after_s(known, in_line, 0.0, bounds) == after_s
     assert admission.retry_after_s(None, in_line, 0.0, bounds) == bounds.retry_after_s_max
-    assert admission.retry_after_s(pool(), in_line, 0.0, bounds) == bounds.retry_after_s_max
 
 
 def test_the_expected_wait_is_the_place_over_the_drain_rate() -> None:
     """What a client reads in its stream; nothing, rather than a guess, while nothing drained."""
     known = pool()
     assert admission.wait_s(known, 5, 0.0) is None
-    known.drain_rate.add(0.0, 2.0 * known.drain_rate.half_life_s / 0.6931471805599453)
+    known.drain_rate.begin(0.0)
+    known.drain_rate.add(0.0, 2.0)
     assert admission.wait_s(known, 5, 0.0) == pytest.approx(2.5)
 
 
@@ -256,6 +257,7 @@ def test_the_place_in_the_line_counts_the_turns_of_the_others() -> None:
     """What a waiting client reads in its stream."""
     script = Script(bounded(tiers=2)).replica("r", slots=1).arrive("held", user="z")
     script.arrive_many("a", 5, user="a").arrive_many("b", 5, user="b").arrive("low", tier=1)
+    script.scheduler.pools[0].drain_rate.add(script.now)
     found = {id: script.scheduler.place_of(id, script.now) for id in script.waiting}
     places = {id: place[0] for id, place in found.items() if place is not None}
     assert [places[id] for id in ("a0", "a1", "b1", "a4", "low")] == [2, 4, 4, 10, 11]
@@ -308,7 +310,8 @@ def test_requests_of_one_instant_have_places_of_their_own() -> None:
 def hopeless(*, samples: int, ratio: float = 1.0, deadline: float = 4.0, **fields: object) -> bool:
     """Whether the fifth in line is refused, one going each second, after such waits."""
     known = pool()
-    known.drain_rate.add(0.0, known.drain_rate.half_life_s / 0.6931471805599453)
+    known.drain_rate.begin(0.0)
+    known.drain_rate.add(0.0)
     for _ in range(samples):
         known.forecasts[0].add(10.0, 10.0 * ratio)
     line(known, "a", 4)

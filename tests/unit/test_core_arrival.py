@@ -482,3 +482,12 @@ def test_a_retry_that_is_old_may_be_promoted_as_soon_as_it_arrives() -> None:
     policy = one_tier(tiers=tiers(Room(), Room()), ageing=Ageing(after_s=20.0))
     script = held(policy).advance(100.0).arrive_many("top", 3).advance(1.0)
     script.arrive("retry", tier=1, arrived_at=60.0).finish("held").expect_granted("retry")
+
+
+def test_what_goes_on_from_one_replica_waits_for_it_whoever_else_comes() -> None:
+    """A response that another engine never made cannot be continued there."""
+    script = Script(one_tier()).replica("r", slots=1).arrive("held").arrive("next", only="r")
+    script.replica("s", slots=4).arrive("free").expect_granted("free", on="s")
+    script.expect_waiting("next").finish("held").expect_granted("next", on="r")
+    script.arrive("lost", only="gone").expect_refused("lost", reason=Reason.NO_REPLICA)
+    script.check()

@@ -443,3 +443,42 @@ async def test_a_whole_answer_waits_where_the_last_one_has_not_been_taken() -> N
     client = Client(app)
     assert len(await client.send(GET)) == 1
     assert told == [False]
+
+
+async def test_who_takes_too_long_for_a_body_is_cut_off() -> None:
+    """A byte a minute would hold a connection, and what came of the body, for ever."""
+
+    async def reads(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
+
+    client = Client(reads)
+    await client.send(b"POST / HTTP/1.1\r\ncontent-length: 9\r\n\r\n{")
+    client.connection.look(1.0, 300.0)
+    client.connection.look(301.0, 300.0)
+    assert not client.socket.is_ended
+    client.connection.look(301.1, 300.0)
+    assert client.socket.is_ended
+    client.connection.connection_lost(None)
+    await client.settle()
+
+
+async def test_who_waits_for_an_answer_is_never_cut_off_for_it() -> None:
+    """An answer may take an hour; so may the pause between two questions, up to the idle time."""
+    release = asyncio.Event()
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await release.wait()
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    client = Client(slow)
+    await client.send(GET)
+    for now in (0.0, 3_600.0, 7_200.0):
+        client.connection.look(now, 300.0)
+    release.set()
+    await client.settle()
+    for now in (7_300.0, 9_999.0):
+        client.connection.look(now, 300.0)
+    assert not client.socket.is_ended
+    client.leave()

@@ -1,16 +1,13 @@
 """What operators read: names and labels that a dashboard can rely on, and no more of them."""
 
-import logging
 import re
 
-import orjson
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.core.messages import Arrived, ReplicaFound, ReplicaRemoved, Request, Usage
 from gateway.core.policy import DEFAULT_TIERS, Policy
 from gateway.core.scheduler import Scheduler
-from gateway.telemetry.log import log_settled
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.record import SettledRequest
 
@@ -29,6 +26,10 @@ PROMISED = {
     "relay_overhead_seconds": set(),
     "migrations": {"kind"},
     "scale_advised_replicas": {"model"},
+    "event_loop_lag_seconds": set(),
+    "process_open_fds": set(),
+    "process_resident_memory_bytes": set(),
+    "process_start_time_seconds": set(),
 }
 """Without prefix, and without the suffix that counters get; with their labels."""
 
@@ -239,20 +240,10 @@ def test_two_gateways_in_one_process_do_not_share_a_registry() -> None:
     assert "flow_control_requests_total" not in other.samples
 
 
-def test_the_log_line_is_the_record_as_json(caplog: pytest.LogCaptureFixture) -> None:
-    """Somebody else's tools read it; it has no prompt, no output and no key."""
-    settled = record(usage=None, user='a"\n')
-    with caplog.at_level(logging.INFO, "fairgate.requests"):
-        log_settled(settled)
-    (line,) = caplog.messages
-    assert "\n" not in line
-    assert orjson.loads(line) == {
-        name: getattr(settled, name) for name in SettledRequest.__struct_fields__
-    }
-
-
-def test_without_a_listener_nothing_is_written(caplog: pytest.LogCaptureFixture) -> None:
-    """Serialising for nobody would cost each request its share."""
-    with caplog.at_level(logging.WARNING, "fairgate.requests"):
-        log_settled(record())
-    assert caplog.messages == []
+def test_advice_for_models_that_are_gone_is_told_no_more(watched: Watched) -> None:
+    """An autoscaler would keep machines for them."""
+    watched.metrics.advised({"a", "b"}, 2)
+    watched.metrics.forget_advice({"b"})
+    assert watched.samples["scale_advised_replicas"] == {(("model", "b"),): 2.0}
+    watched.metrics.advised({"a"}, 1)
+    assert len(watched.samples["scale_advised_replicas"]) == 2

@@ -145,7 +145,7 @@ def test_the_walk_goes_round_once_a_second_until_it_is_cancelled() -> None:
                 carrier.relay,
                 tell=lambda event: told.append((loop.time(), event)),
                 clock=loop.time,
-                client_stall_s=2.5,
+                client_stall_s=lambda: 2.5,
                 is_stalled=is_stalled,
             )
         )
