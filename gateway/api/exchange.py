@@ -4,14 +4,13 @@ The slot is returned when the *upstream* ends, not when the client has read ever
 """
 
 import asyncio
-import re
 from typing import NoReturn
 
 from gateway.api import continuing, outgoing
 from gateway.api.continuing import ContinueElsewhereError
 from gateway.api.life import Life
 from gateway.api.openai import EngineError, engine_error
-from gateway.api.passing import beginning_of, error_body_of
+from gateway.api.passing import beginning_of, error_body_of, first_event_of
 from gateway.api.reply import EVENT_STREAM, JSON_TYPE, Direct, Reply
 from gateway.api.shapes import shape_of
 from gateway.api.stored import Place
@@ -28,12 +27,8 @@ from gateway.upstream.sse import RESPONSE_TAIL_BYTES, Events, PlainMeter, Stream
 
 WHOLE_ANSWER_BYTES_MAX = 1 << 20
 """A plain answer up to this size is passed on when complete, so that it can still be retried."""
-FIRST_EVENT_BYTES_MAX = 1 << 20
-"""A stream is passed on once so much of it has come, be its first event complete or not."""
 REWRITTEN_ANSWER_BYTES_MAX = 64 << 20
 """A plain answer that must be changed is held whole; a larger one is passed on unchanged."""
-
-LARGE_ERROR = re.compile(rb'(?:event: error\s+)?data:\s*\{\s*"(?:error|type"\s*:\s*"error)"')
 
 
 class RetryElsewhereError(Exception):
@@ -274,7 +269,7 @@ class Exchange:
         with self._grant.recallable():
             answer = await self._sent()
             if answer.status < 400 and isinstance(self._meter, StreamMeter):
-                first, problem = await self._first_event(answer, self._meter)
+                first, problem = await first_event_of(answer, self._meter)
         if answer.status >= 400:
             problem = engine_error(answer.status, await error_body_of(answer))
         elif isinstance(self._meter, PlainMeter):
@@ -327,28 +322,6 @@ class Exchange:
         priority = self._around.engine_priority(replica, life.asked.tier)
         asks_ids = strand is not None and not strand.shows_ids
         return life.route.engine_path, outgoing.body(life, priority, asks_ids=asks_ids)
-
-    async def _first_event(
-        self, answer: Answer, meter: StreamMeter
-    ) -> tuple[bytes, EngineError | None]:
-        """All bytes up to the first data event: only it shows that the engine began.
-
-        Raises UpstreamBrokenError for a stream without any.
-        """
-        chunks, size = [], 0
-        while answer.has_data or not (meter.events or meter.error_event or meter.is_done):
-            data = await answer.read()
-            if not data:
-                break
-            chunks.append(data)
-            size += len(data)
-            if size > FIRST_EVENT_BYTES_MAX and not meter.events:
-                return _large_first(b"".join(chunks))
-        if meter.error_event is not None and not meter.events:
-            return b"", engine_error(200, meter.error_event)
-        if not (meter.events or meter.is_done):
-            raise UpstreamBrokenError("the stream ended before it began", is_fresh=False)
-        return b"".join(chunks), None
 
     def _fail(self, problem: EngineError) -> NoReturn:
         outcome = Outcome.REJECTED if problem.is_clients else Outcome.FAILED
@@ -520,10 +493,3 @@ class Exchange:
 
 def _broke_off(broken: UpstreamBrokenError) -> UpstreamFailedError:
     return UpstreamFailedError(f"The engine's answer broke off: {broken}.")
-
-
-def _large_first(first: bytes) -> tuple[bytes, EngineError | None]:
-    """The beginning of a stream whose first event is very large; an error is one all the same."""
-    if LARGE_ERROR.match(first):
-        return b"", EngineError(500, "an error too long to be passed on")
-    return first, None

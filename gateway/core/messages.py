@@ -277,6 +277,7 @@ class Finished:
         outcome: Outcome,
         usage: Usage | None = None,
         tpot_s: float | None = None,
+        *,
         fault: Fault | None = None,
         goes_on: bool = False,
     ) -> None:

@@ -149,7 +149,7 @@ class Admission:
         """See `Grant.finish`."""
         if not self._is_finished:
             self._is_finished = True
-            ended = Finished(self._request.id, outcome, usage, tpot_s, fault, goes_on)
+            ended = Finished(self._request.id, outcome, usage, tpot_s, fault=fault, goes_on=goes_on)
             self._dispatcher.tell(ended)
 
     async def bounce(self) -> None:

@@ -300,7 +300,7 @@ class Life:
             self.finish(outcome, fault=fault)
             return
         tpot_s = exchange.tpot_s if self.ask.streams and self.ask.sequences == 1 else None
-        self.finish(outcome, exchange.usage, tpot_s, fault)
+        self.finish(outcome, exchange.usage, tpot_s, fault=fault)
 
     def finish(
         self,
@@ -311,7 +311,7 @@ class Life:
     ) -> None:
         """The upstream of this attempt ended; told once."""
         if self._desk.waiters.pop(self.attempt_id, None) is not None:
-            self._desk.tell(Finished(self.attempt_id, outcome, usage, tpot_s, fault))
+            self._desk.tell(Finished(self.attempt_id, outcome, usage, tpot_s, fault=fault))
 
     def bounce(self) -> None:
         """The engine is busy: back to its place."""

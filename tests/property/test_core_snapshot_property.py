@@ -169,7 +169,7 @@ class Life:
             (None, Usage(prompt_tokens=180, output_tokens=30), Usage(output_tokens=500))
         )
         fault = self.dice.choice(tuple(Fault)) if outcome is Outcome.FAILED else None
-        return Finished(request_id, outcome, usage, tpot_s, fault)
+        return Finished(request_id, outcome, usage, tpot_s, fault=fault)
 
     def event(self) -> Event:
         """The next thing that happens, the clock moved on to when it does."""

@@ -211,7 +211,11 @@ class Script:
         """The upstream ended; without `usage` it reports what the request was said to need."""
         for id in ids:
             self._gone(id)
-            self.tell(Finished(id, outcome, usage or self._truth[id], tpot_s, fault, goes_on))
+            self.tell(
+                Finished(
+                    id, outcome, usage or self._truth[id], tpot_s, fault=fault, goes_on=goes_on
+                )
+            )
         return self
 
     def cancel(self, *ids: str) -> Self:
