@@ -172,6 +172,13 @@ class Circuit:
             return True
         return False
 
+    def rest_briefly(self, now: float) -> bool:
+        """Nobody else could serve: rest as at the first time; returns whether that is shorter."""
+        if self.reason is None or self.until <= now + BACKOFF_S:
+            return False
+        self.until = now + BACKOFF_S
+        return True
+
     def lost(self, now: float) -> None:
         """Nothing answers any more: what comes back is another one, or this one that flaps."""
         self._flaps = self._flaps + 1 if now - self.lost_at < STEADY_S else 1

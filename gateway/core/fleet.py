@@ -41,6 +41,7 @@ def found(state: State, event: ReplicaFound, *, now: float, out: list[Decision])
     if is_fresh:
         if replica.circuit.found(now):
             state.wake_by(replica.circuit.until)
+            health.rest_briefly(state, replica, now)
         _warm_up(state, replica, now)
     fill_all(state, now=now, out=out)
 
@@ -97,6 +98,7 @@ def lost(state: State, name: str, *, now: float) -> None:
         replica.mark(lost=True)
         replica.forget()
         state.touch(replica)
+        health.rest_briefly(state, replica, now)
         pool = state.pool_by_replica.get(name)
         if pool is not None:
             pool.ties.drop(name)
@@ -121,6 +123,7 @@ def drain(state: State, event: DrainAsked, *, now: float, out: list[Decision]) -
     replica = state.replicas.get(event.replica)
     if replica is not None:
         replica.mark(draining=event.draining)
+        health.rest_briefly(state, replica, now)
         fill_replica(state, replica, now=now, out=out)
         pool = state.pool_by_replica.get(event.replica)
         if pool is not None:

@@ -73,6 +73,24 @@ def reported(state: State, replica: Replica, now: float, *, did: bool, is_new: b
         circuit.spoke(now)
     elif _is_silent(replica) and circuit.fell_silent(now):
         state.wake_by(circuit.until)
+        rest_briefly(state, replica, now)
+
+
+def rest_briefly(state: State, replica: Replica, now: float) -> None:
+    """Where nobody could take over from `replica` nor from its like, none of them rests for long.
+
+    A rest sends clients elsewhere. Where there is no elsewhere they wait for it, and one trial now
+    and then is care enough.
+    """
+    pool = state.pool_by_replica.get(replica.name)
+    if pool is None:
+        return
+    usable = [each for each in pool.replicas.values() if each.is_usable]
+    if any(each.circuit.reason is None for each in usable):
+        return
+    for each in usable:
+        if each.circuit.rest_briefly(now):
+            state.wake_by(each.circuit.until)
 
 
 def expected_gap_s(replica: Replica) -> float:
@@ -85,6 +103,7 @@ def expected_gap_s(replica: Replica) -> float:
 def _count(state: State, replica: Replica, request_id: str, *, fault: Fault, now: float) -> None:
     if replica.circuit.failed(request_id, fault, now):
         state.wake_by(replica.circuit.until)
+        rest_briefly(state, replica, now)
 
 
 def _is_past(grant: Grant, replica: Replica) -> bool:

@@ -10,6 +10,7 @@ import httpx
 
 from gateway.api.watch import give_up_stalled
 from gateway.core import invariants
+from gateway.core.breaker import Circuit
 from gateway.core.endings import BUSY_REST_S
 from gateway.core.messages import Woke
 from gateway.emulator.options import EmulatorOptions
@@ -57,6 +58,10 @@ class House:
         for tap in self.taps:
             tap.seen.clear()
         self.settled.clear()
+        gateway = self.running.gateway
+        for replica in gateway.scheduler.replicas.values():
+            replica.circuit = Circuit()  # nobody knows any ill of it
+            gateway.scheduler.touch(replica)
 
     async def post(self, ask: Ask, body: bytes | None = None, /, **headers: str) -> httpx.Response:
         """The whole answer to `ask`."""

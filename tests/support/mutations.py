@@ -299,9 +299,8 @@ HEALTH = (
     M("the gate knows no breaker", "gate.py",
       "        if not replica.circuit.lets(now):\n            return 0\n", "", days()),
     M("nobody wakes for the trial", "health.py",
-      "    if replica.circuit.failed(request_id, fault, now):\n"
-      "        state.wake_by(replica.circuit.until)",
-      "    replica.circuit.failed(request_id, fault, now)",
+      "        state.wake_by(replica.circuit.until)\n        rest_briefly",
+      "        rest_briefly",
       unit("health",
            "test_an_open_circuit_asks_to_be_woken")),
     M("what cannot go on elsewhere is moved", "moving.py",

@@ -132,15 +132,37 @@ def test_what_waits_for_a_replica_that_was_taken_out_goes_when_it_has_rested() -
 
 def test_a_trial_that_fails_lets_the_next_try_after_a_longer_rest() -> None:
     """Nobody is refused meanwhile, and nobody else is put there."""
-    script = broken(play(), "r").arrive_many("q", 2).advance(BACKOFF_S)
+    elsewhere = frozenset({"s"})
+    script = broken(play("r", "s"), "r")
+    script.arrive("q0", excluded=elsewhere).arrive("q1", excluded=elsewhere).advance(BACKOFF_S)
     script.expect_granted("q0").fail("q0", Fault.BROKE_OFF).expect_waiting("q1")
     script.advance(2 * BACKOFF_S - 0.01).expect_waiting("q1").advance(0.02).expect_granted("q1")
 
 
+@pytest.mark.parametrize("fault", [Fault.BROKE_OFF, Fault.STALLED, Fault.DRAINING])
+def test_where_nobody_could_take_over_no_rest_is_long(fault: Fault) -> None:
+    """The only engine came back after three seconds, and was not asked for five minutes."""
+    script = broken(play(), "r").arrive("q")
+    for _ in range(6):
+        script.advance(BACKOFF_S + 0.01).expect_granted("q").fail("q", fault)
+        script.arrive("q").expect_waiting("q")
+
+
+def test_those_that_rest_are_asked_soon_once_the_last_one_rests_too() -> None:
+    """And once the last one is drained, or gone."""
+    for go in (Play.lose, Play.drain):
+        script = play("r", "s").arrive("q", excluded=frozenset({"s"})).fail("q", Fault.DRAINING)
+        assert script.known("r").circuit.until == script.now + DRAIN_REST_S
+        go(script, "s")
+        assert script.known("r").circuit.until == script.now + BACKOFF_S
+
+
 def test_whose_patience_ends_first_is_told_so() -> None:
     """It waits as for any full fleet, and no longer."""
-    script = play().arrive("a").fail("a", Fault.STALLED)
-    script.arrive("q", patience_s=STALL_BACKOFF_S / 2).advance(STALL_BACKOFF_S / 2 + 0.1)
+    elsewhere = frozenset({"s"})
+    script = play("r", "s").arrive("a", excluded=elsewhere).fail("a", Fault.STALLED)
+    script.arrive("q", excluded=elsewhere, patience_s=STALL_BACKOFF_S / 2)
+    script.advance(STALL_BACKOFF_S / 2 + 0.1)
     script.expect_refused("q", reason=Reason.PATIENCE_SPENT)
 
 
@@ -194,8 +216,10 @@ def test_an_engine_that_leaves_keeps_what_runs_and_gets_nothing_new() -> None:
 
 def test_a_restarted_engine_is_used_at_once() -> None:
     """Its counters begin again: a deployment must not cost half a minute of every replica."""
-    script = counted(play(), 100).arrive("q").fail("q", Fault.DRAINING).advance(5.0)
-    counted(script, 110).arrive("n").expect_waiting("n")
+    elsewhere = frozenset({"s"})
+    script = counted(play("r", "s"), 100).arrive("q", excluded=elsewhere)
+    script.fail("q", Fault.DRAINING).advance(5.0)
+    counted(script, 110).arrive("n", excluded=elsewhere).expect_waiting("n")
     counted(script, 3, running=0).expect_granted("n")
 
 
