@@ -56,12 +56,20 @@ class cancelled_when_client_leaves:  # noqa: N801 - reads as what it does to its
 
     __slots__ = ("_departure", "_receive", "_task", "_watcher")
 
-    def __init__(self, receive: Receive, departure: Departure | None = None) -> None:
-        """`departure` is the server's own, if it tells of one: then nothing need be watched."""
+    def __init__(
+        self,
+        receive: Receive,
+        departure: Departure | None = None,
+        task: "asyncio.Task[Any] | None" = None,
+    ) -> None:
+        """`departure` is the server's own, if it tells of one: then nothing need be watched.
+
+        `task`: the current one, where the caller has looked already.
+        """
         self._receive = receive
         self._departure = Departure() if departure is None else departure
         self._watcher: asyncio.Task[None] | None = None
-        task = asyncio.current_task()
+        task = asyncio.current_task() if task is None else task
         assert task is not None
         self._task: asyncio.Task[Any] = task
         if departure is None:

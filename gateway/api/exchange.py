@@ -266,7 +266,7 @@ class Exchange:
     async def _asked(self) -> tuple[Answer, bytes, EngineError | None]:
         """What one engine says to the request. Raises RecalledError until it begins."""
         first, problem = b"", None
-        with self._grant.recallable():
+        with self._grant.recallable(self._life.task):
             answer = await self._sent()
             if answer.status < 400 and isinstance(self._meter, StreamMeter):
                 first, problem = await first_event_of(answer, self._meter)

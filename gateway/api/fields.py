@@ -44,15 +44,6 @@ class Fields(msgspec.Struct, kw_only=True, gc=False):
     request_id: Raw = ABSENT
 
     @property
-    def steers_engine(self) -> bool:
-        """Whether the client says what only the gateway may say."""
-        return (
-            self.priority is not ABSENT
-            or self.kv_transfer_params is not ABSENT
-            or self.request_id is not ABSENT
-        )
-
-    @property
     def heavy(self) -> tuple[Raw, ...]:
         """The fields that may be large."""
         return (

@@ -1,5 +1,8 @@
 """What is known of one request from its first byte to its last: the notebook of the relay."""
 
+import asyncio
+from typing import Any
+
 from gateway.api.auth import Asked
 from gateway.api.call import Call
 from gateway.api.routes import Route
@@ -18,13 +21,15 @@ class Life:
         "asked", "attempts", "began_at", "body_bytes", "broke_at", "call", "continuations",
         "first_at", "forwarded", "is_movable", "model", "moves", "obstacle", "outcome", "pinned",
         "position", "prefix", "refusals", "replica", "request_id", "route", "sent_at", "strand",
-        "told_at", "tpot_s", "usage", "verdict", "waited_s",
+        "task", "told_at", "tpot_s", "usage", "verdict", "waited_s",
     )  # fmt: skip
 
     def __init__(self, *, request_id: str, route: Route, began_at: float) -> None:
         self.request_id = request_id
         self.route = route
         self.began_at = began_at
+        self.task: asyncio.Task[Any] | None = None
+        """What carries it."""
         self.call: Call | None = None
         self.body_bytes = 0
         """Of its body, so far as it has come."""

@@ -119,11 +119,12 @@ class Relay:
     async def __call__(self, scope: Scope, receive: Receive, send: Send, route: Route) -> None:
         """Serve one request to `route`, whatever becomes of it."""
         life = Life(request_id=_new_id(), route=route, began_at=self._clock())
+        life.task = asyncio.current_task()
         reply = Reply(send, life.request_id.encode("ascii"), shape_of(route), scope.get(DIRECT))
         self.lives.add(life)
         try:
             await self._admit(scope, receive, life, reply)
-            async with cancelled_when_client_leaves(receive, scope.get(DEPARTURE)):
+            async with cancelled_when_client_leaves(receive, scope.get(DEPARTURE), life.task):
                 await self._serve(life, reply)
         except GatewayError as error:
             life.failed(error)
@@ -261,7 +262,7 @@ class Relay:
             failed |= {name for name in fleet.names() if not fleet.tells_token_ids(name)}
         async with self._gate.admitted(life.next_request(failed), waits) as grant:
             exchange = Exchange(life, reply, grant, self._around)
-            task = self.open[exchange] = asyncio.current_task()
+            task = self.open[exchange] = life.task
             if task is not None and life.is_movable:
                 grant.movable(partial(exchange.move_away, task))
             try:

@@ -87,7 +87,7 @@ async def parse(route: Route, body: bytes, sequences_max: int) -> Call:
     is_plain = len(body) <= OUTLINED_BYTES and body.isascii()
     outline = None if is_plain else await outline_of(body)
     fields = read_fields(route, body if outline is None else outline.text)
-    if fields.steers_engine:
+    if _steers_engine(fields):
         body = b"".join(_changed(body, outline, fields, _Changes()))
         outline = await outline_of(body)
     prompts = ONE if route.prompts_in is None else await _prompts(route, fields, outline)
@@ -266,6 +266,15 @@ def _sequences(route: Route, choices: int | None, prompts: int, sequences_max: i
             param="n" if choices else route.prompts_in,
         )
     return sequences
+
+
+def _steers_engine(fields: Fields) -> bool:
+    """Whether the client says what only the gateway may say."""
+    return (
+        fields.priority is not ABSENT
+        or fields.kv_transfer_params is not ABSENT
+        or fields.request_id is not ABSENT
+    )
 
 
 def _output_tokens_max(route: Route, asked: GenerationFields) -> int | None:

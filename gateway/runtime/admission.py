@@ -7,6 +7,7 @@ after the grant, the slot comes back exactly once.
 import asyncio
 from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
 from gateway.core.messages import (
     Arrived,
@@ -113,9 +114,11 @@ class Admission:
             self._is_recalled = True
         return self._is_recalled
 
-    def recallable(self) -> "Recallable":
+    def recallable(self, task: "asyncio.Task[Any] | None" = None) -> "Recallable":
         """See `Grant.recallable`."""
-        return Recallable(self)
+        task = asyncio.current_task() if task is None else task
+        assert task is not None
+        return Recallable(self, task)
 
     async def give_back(self) -> None:
         """See `Grant.give_back`."""
@@ -209,9 +212,7 @@ class Recallable:
 
     __slots__ = ("_admission", "_cancelling", "_task")
 
-    def __init__(self, admission: Admission) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def __init__(self, admission: Admission, task: "asyncio.Task[Any]") -> None:
         self._admission = admission
         self._task = task
         self._cancelling = task.cancelling()

@@ -3,10 +3,11 @@
 `api` cannot tell whether the scheduler behind a gate runs in this process or elsewhere.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from gateway.core.messages import Fault, Outcome, Request, Usage
 
@@ -39,12 +40,13 @@ class Grant(Protocol):
     position: int
     """Place in the line on entry; 0 when it did not wait."""
 
-    def recallable(self) -> AbstractContextManager[None]:
+    def recallable(self, task: "asyncio.Task[Any] | None" = None) -> AbstractContextManager[None]:
         """Wait in this block for the engine to begin; RecalledError comes out of it if it must not.
 
         A recall cancels what is awaited inside. Then nothing that arrives counts any more: the way
         to the engine must be cut, and `give_back` called. The block is entered at once after each
-        grant, and its own task must not wait for the scheduler inside.
+        grant, and its own task must not wait for the scheduler inside. `task`: the current one,
+        where the caller has looked already.
         """
 
     async def give_back(self) -> None:

@@ -6,10 +6,11 @@ Reads the shapes of OpenAI's chunks, Responses and Anthropic's Messages; charges
 import re
 from typing import Any
 
+import msgspec
 import orjson
 
 from gateway.core.messages import Usage
-from gateway.upstream.counts import usage_told
+from gateway.upstream.counts import COUNTS
 from gateway.upstream.json_text import end_of_value
 
 ID_BYTES_MAX = 256
@@ -44,8 +45,26 @@ def _usage_at(text: bytes, after_key: int) -> Usage | None:
             return None
         start = colon.end()
     # Most hold numbers alone; of any other the first brace makes no JSON.
-    usage = usage_told(text[start : text.find(b"}", start) + 1])
+    usage = _told(text[start : text.find(b"}", start) + 1])
     return usage_of(parsed(text[start : end_of_value(text, start)])) if usage is None else usage
+
+
+def _told(text: bytes) -> Usage | None:
+    """The usage in `text`; None for anything but a plain usage object of OpenAI's.
+
+    An engine that counts in a way of its own is for the slower reader.
+    """
+    try:
+        counts = COUNTS.decode(text)
+    except msgspec.MsgspecError:
+        return None
+    details = counts.prompt_tokens_details or counts.input_tokens_details
+    cached = (details.cached_tokens or 0) if details is not None else 0
+    prompt = counts.prompt_tokens or counts.input_tokens or 0
+    output = counts.completion_tokens or counts.output_tokens or 0
+    if prompt < 0 or output < 0 or cached < 0:
+        return None
+    return Usage(prompt_tokens=prompt, output_tokens=output, cached_tokens=cached)
 
 
 def usage_of(fields: Any) -> Usage | None:

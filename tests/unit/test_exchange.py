@@ -87,7 +87,7 @@ class Ticket:
     faults: list[Fault | None] = field(default_factory=list)
     bounces: int = 0
 
-    def recallable(self) -> AbstractContextManager[None]:
+    def recallable(self, task: object = None) -> AbstractContextManager[None]:
         """Nobody recalls it."""
         return nullcontext()
 
