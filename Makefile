@@ -59,6 +59,7 @@ soak: .venv/.installed-dev ## a thousand slow readers for minutes, enormous prom
 
 chaos: .venv/.installed-dev ## a hundred schedules of failing engines, lines and clients; ARGS="--seed 17" repeats one
 	$(BIN)/pytest -q -m chaos tests/chaos $(ARGS)
+	$(if $(ARGS),,$(BIN)/pytest -q -m chaos tests/simulation)
 
 lock: .venv/.installed-dev ## both lock files anew, after a change of pyproject.toml
 	$(PIP) install 'uv>=0.13'

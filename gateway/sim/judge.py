@@ -234,7 +234,7 @@ class Judge:
         if grant is None:
             return
         id, policy = event.request_id, self._here.desk.policy
-        if event.outcome in cost.FREE:
+        if event.outcome in cost.FREE and not event.goes_on:
             assert grant.charged == 0.0, f"{id} failed and is charged {grant.charged}"
             return
         request = grant.waiting.request

@@ -300,18 +300,23 @@ class Life:
             self.finish(outcome, fault=fault)
             return
         tpot_s = exchange.tpot_s if self.ask.streams and self.ask.sequences == 1 else None
-        self.finish(outcome, exchange.usage, tpot_s, fault=fault)
+        # What was generated is paid for where the rest will be.
+        goes_on = outcome is Outcome.FAILED and self._is_exact and self._may_try
+        self.finish(outcome, exchange.usage, tpot_s, fault=fault, goes_on=goes_on)
 
     def finish(
         self,
         outcome: Outcome,
         usage: Usage | None = None,
         tpot_s: float | None = None,
+        *,
         fault: Fault | None = None,
+        goes_on: bool = False,
     ) -> None:
         """The upstream of this attempt ended; told once."""
         if self._desk.waiters.pop(self.attempt_id, None) is not None:
-            self._desk.tell(Finished(self.attempt_id, outcome, usage, tpot_s, fault=fault))
+            ended = Finished(self.attempt_id, outcome, usage, tpot_s, fault=fault, goes_on=goes_on)
+            self._desk.tell(ended)
 
     def bounce(self) -> None:
         """The engine is busy: back to its place."""
