@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.api.exchange import Exchange
+from gateway.core.breaker import Circuit
 from gateway.core.messages import Event, Finished, Outcome, Usage
 from gateway.telemetry.record import SettledRequest
 from tests.support.breaking import CHAT, COMPLETIONS, ON, Heard, Site, body, site, told
@@ -38,10 +39,14 @@ def whole(path: str, asked: dict[str, Any], group: int = 1) -> Heard:
 
 
 def breaking(found: Site, *breaks: Break) -> None:
-    """The next streams break off so, wherever they are."""
+    """The next streams break off so, wherever they are; no replica rests from earlier ones."""
     shared = list(breaks)
     for engine in found.engines:
         engine.breaks = shared
+    scheduler = found.running.gateway.scheduler
+    for replica in scheduler.replicas.values():
+        replica.circuit = Circuit()
+        scheduler.touch(replica)
 
 
 def at_an_event(path: str, asked: dict[str, Any], how: How = "close") -> Break:
