@@ -127,22 +127,26 @@ class Search:
         """The one with the largest normalised freeness, affinity counted; ties by name."""
         kind, tier, headroom = waiting.kind, waiting.request.tier, self._pool.headroom
         decodes, replicas = kind.decodes, kind.replicas
-        worths = self._worths(waiting) if len(self._candidates) > 1 else None
+        worths = self._worths(waiting) if len(self._candidates) > 1 else {}
+        is_choosy = len(replicas) < len(self._pool.replicas)
         best: Replica | None = None
         best_score = 0.0
         for replica in self._candidates:
             tiers = replica.open_tiers
-            if (decodes and (tiers is None or tiers <= judged_as)) or replica.name not in replicas:
+            if decodes and (tiers is None or tiers <= judged_as):
+                continue
+            if is_choosy and replica.name not in replicas:
                 continue
             if replica.reserved_for is not None and replica.reserved_for is not waiting:
                 continue
             if unfit and replica in unfit:
                 continue
-            score = replica.scores.get(tier)
-            if score is None:
-                score = freeness(replica, headroom, tier)
+            known = replica.scores.get(tier)
+            score: float = freeness(replica, headroom, tier) if known is None else known
             if worths and score > 0.0:
-                score *= 1.0 + worths.get(replica.name, 0.0)
+                worth = worths.get(replica.name)
+                if worth is not None:
+                    score *= 1.0 + worth
             if (
                 best is None
                 or score > best_score
