@@ -410,10 +410,9 @@ class Life:
     def _abandon(self, end: End, why: str = "") -> None:
         exchange, was = self.exchange, self.stage
         self.stage = Stage.OVER
-        if was is not Stage.OVER:
-            if was is Stage.LOOKING:
-                pass  # the scheduler knows nothing of it at present
-            elif exchange is None:
+        # While it looks for a replica the scheduler knows nothing of it.
+        if was not in (Stage.OVER, Stage.LOOKING):
+            if exchange is None:
                 self.finish(Outcome.CANCELLED)
             else:
                 self._upstream_ended(exchange, Outcome.CANCELLED)

@@ -1,5 +1,6 @@
 """Gateways and schedulers that are wrong in one way each, so that the judge can be judged."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -184,11 +185,12 @@ class PassesOnATokenTwice(Life):
             self.deliver(reading.tokens)
 
 
-class Wrong(Scheduler):
+class Wrong(Scheduler, ABC):
     """A scheduler that does not hear some events."""
 
+    @abstractmethod
     def deaf_to(self, event: Event) -> bool:
-        raise NotImplementedError
+        """Whether it does not hear this one."""
 
     def handle(self, event: Event, now: float) -> list[Decision]:
         return [] if self.deaf_to(event) else super().handle(event, now)
