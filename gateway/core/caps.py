@@ -18,6 +18,10 @@ Group = tuple[int, Kind]
 """Tier and class of what is held: each group has a line of its own."""
 
 
+def _turn(waiting: Waiting) -> tuple[int, float, int]:
+    return (waiting.request.tier, waiting.key, waiting.sequence)
+
+
 class Holder:
     """One cap: who runs under it, and what it holds back."""
 
@@ -139,6 +143,7 @@ class Caps:
                     first = heap.first()
                     assert first is not None, "a group is kept only while it holds something"
                     found.append(first)
+        found.sort(key=_turn)
         return found
 
     def ahead_of(self, waiting: Waiting) -> int:
