@@ -261,8 +261,9 @@ class Life:
             )  # fmt: skip
             self.first.handle(Arrived(often), self.now)
         for waiting in self.first.waiting.values():
-            assert waiting.lane is not None
-            waiting.lane.overtaken += waiting.kv_tokens
+            assert (waiting.lane is None) == (waiting.holder is not None)
+            if waiting.lane is not None:
+                waiting.lane.overtaken += waiting.kv_tokens
 
 
 def shifted(event: Event, offset: float) -> Event:
