@@ -1,7 +1,7 @@
 """From the address of a store to the store: which kinds there are, and how each is written."""
 
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from gateway.tenancy.store.memory import MemoryStore
 from gateway.tenancy.store.port import Store, StoreError
@@ -30,4 +30,20 @@ def store_of(url: str | None) -> Store:
             return MemoryStore()
         case "sqlite" if not parts.netloc and not parts.query and len(parts.path) > 1:
             return SqliteStore(Path(unquote(parts.path[1:])))
+        case "redis" | "rediss" if parts.hostname:
+            return _redis(parts)
     raise StoreError(WANTED)
+
+
+def _redis(parts: SplitResult) -> Store:
+    # The library takes a second to import: only who uses it pays.
+    from gateway.tenancy.store.redis import PREFIX, RedisStore  # noqa: PLC0415 - see above
+
+    options = parse_qs(parts.query)
+    prefix = options.pop("prefix", [PREFIX])[-1]
+    if options:
+        raise StoreError("the only option of a redis:// address is ?prefix=")
+    try:
+        return RedisStore(parts._replace(query="", fragment="").geturl(), prefix=prefix)
+    except ValueError:
+        raise StoreError(WANTED) from None
