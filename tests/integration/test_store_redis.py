@@ -207,7 +207,7 @@ async def test_nothing_expires(store: RedisStore, raw: Redis) -> None:
     await store.spend({("t", "2026-11"): 5})
     keys = await raw.keys("*")
     assert len(keys) == 5
-    assert all(bytes(key).startswith(b"{fairgate}:") for key in keys)
+    assert all(str(key).startswith("b'{fairgate}:") for key in keys)
     assert [await raw.ttl(key) for key in keys] == [-1] * len(keys)
 
 

@@ -20,6 +20,7 @@ from gateway.tenancy.store.port import (
     Changes,
     Kind,
     Record,
+    StoreError,
     Write,
 )
 
@@ -56,8 +57,11 @@ def changes_of(writes: Sequence[Write]) -> tuple[Change, ...]:
 
 
 def body_of(text: str | bytes) -> Body:
-    """The body that a text is of."""
-    body: dict[str, Any] = orjson.loads(text)
+    """The body that a text is of. Raises StoreError where the text is not what was written."""
+    try:
+        body: dict[str, Any] = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise StoreError(f"a stored document is damaged: {error}") from None
     return body
 
 

@@ -28,6 +28,7 @@ from gateway.tenancy.store.port import (
 )
 from gateway.tenancy.store.sqlite_file import (
     Identity,
+    check_folder,
     check_schema,
     connected,
     explained,
@@ -60,7 +61,12 @@ class SqliteStore:
 
     async def open(self) -> None:
         """Check and migrate the file, if there is one already."""
-        await self._call(lambda: self._connected(creates=False))
+
+        def check() -> None:
+            if self._connected(creates=False) is None:
+                check_folder(self._path)
+
+        await self._call(check)
 
     async def close(self) -> None:
         """Let go of the file once what was begun is done."""
