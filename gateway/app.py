@@ -45,7 +45,7 @@ from gateway.upstream.roster import Roster
 LOGGER = logging.getLogger("fairgate.scaling")
 OVERLOAD = logging.getLogger("fairgate.overload")
 RELOADS = logging.getLogger("fairgate.reload")
-FIXED = frozenset({"listen"})
+FIXED = frozenset({"listen", "store"})
 """Top-level keys that a running gateway cannot change."""
 SWEEP_EVERY_S = 1.0
 BUFFER_BYTES_MIN = 64 << 10

@@ -7,6 +7,7 @@ fault of the world outside; what the settings are used for is not known here.
 from collections.abc import Mapping
 from pathlib import Path
 
+from gateway.settings_document import StoreSection
 from gateway.settings_problems import Parts, dotted, parsed, supported
 from gateway.settings_rules import placed_replicas, violations
 from gateway.settings_sources import (
@@ -19,7 +20,7 @@ from gateway.settings_sources import (
 )
 from gateway.settings_values import DnsLookup, Settings
 
-__all__ = ["DnsLookup", "Settings", "SettingsError", "load_settings"]
+__all__ = ["DnsLookup", "Settings", "SettingsError", "load_settings", "load_store_url"]
 
 
 class SettingsError(Exception):
@@ -44,12 +45,7 @@ def load_settings(
     Raises:
         SettingsError: with every fault that could be found.
     """
-    path = config or environ.get(CONFIG_VARIABLE)
-    tree = Tree() if not path else from_file(Path(path))
-    tree = tree.overlaid(from_environment(environ)).overlaid(from_overrides(overrides))
-    unreadable = [problem for problem in tree.problems if not problem.place]
-    if unreadable:
-        raise SettingsError(_lines(tree, unreadable))
+    tree = _tree(config, environ).overlaid(from_overrides(overrides))
     problems = list(tree.problems)
     values = supported(tree.values, problems)
     assert isinstance(values, dict)
@@ -61,6 +57,33 @@ def load_settings(
     if problems:
         raise SettingsError(_lines(tree, problems))
     return Settings.of(values, api_keys=api_keys)
+
+
+def load_store_url(*, config: Path | None, environ: Mapping[str, str]) -> str | None:
+    """`store.url` alone: whoever rescues a store need not have the rest in order.
+
+    Raises:
+        SettingsError: with what is wrong with the section `store`, or with the file as a whole.
+    """
+    tree = _tree(config, environ)
+    problems = [problem for problem in tree.problems if problem.place[:1] == ("store",)]
+    parts = parsed("store", tree.values.get("store", {}), problems)
+    if problems:
+        raise SettingsError(_lines(tree, problems))
+    section = parts["store",]
+    assert isinstance(section, StoreSection)
+    return section.url
+
+
+def _tree(config: Path | None, environ: Mapping[str, str]) -> Tree:
+    """File and environment. Raises SettingsError where nothing can be read of them."""
+    path = config or environ.get(CONFIG_VARIABLE)
+    tree = Tree() if not path else from_file(Path(path))
+    tree = tree.overlaid(from_environment(environ))
+    unreadable = [problem for problem in tree.problems if not problem.place]
+    if unreadable:
+        raise SettingsError(_lines(tree, unreadable))
+    return tree
 
 
 def _outside(

@@ -28,6 +28,7 @@ from gateway.core.policy import (
     Scaling,
     WithinUser,
 )
+from gateway.tenancy.store.opening import checked_url as checked_store_url
 
 T = TypeVar("T")
 
@@ -130,6 +131,7 @@ EnvName = Annotated[
     matching(r"[A-Za-z_][A-Za-z0-9_]*", "must be the name of an environment variable, not the key"),
 ]
 Url = Annotated[str, AfterValidator(checked_url)]
+StoreUrl = Annotated[str, AfterValidator(checked_store_url)]
 Dns = Annotated[
     str,
     matching(
@@ -356,6 +358,12 @@ class AdminSection(Section):
     key_sha256: Sha256 | None = None
 
 
+class StoreSection(Section):
+    """What survives the process: what is changed while it runs, and what was spent."""
+
+    url: StoreUrl | None = "sqlite:///fairgate.db"
+
+
 class ShutdownSection(Section):
     """How the gateway ends."""
 
@@ -386,6 +394,7 @@ class Document(Section):
     bounds: BoundsSection = BoundsSection()
     retries: RetriesSection = RetriesSection()
     scaling: ScalingSection = ScalingSection()
+    store: StoreSection = StoreSection()
     shutdown: ShutdownSection = ShutdownSection()
     log: LogSection = LogSection()
     tenants: Annotated[tuple[TenantSection, ...], Strict(strict=False)] = ()

@@ -57,6 +57,10 @@ QUICK_S = 0.1
 """The budget of what requests wait for: `revision`, `spent`, `spend`."""
 SLOW_S = 2.0
 """The budget of what operators wait for."""
+READ_S = 20.0
+"""The budget of reading everything, up to a hundred thousand records."""
+WRITE_S = 0.001
+"""What each record of a commit adds to its budget."""
 PAUSE_S = 0.25
 """After a quick call failed, further ones fail at once for so long, so that none waits in vain."""
 CHANGES_FEW = 32
@@ -89,7 +93,8 @@ class RedisStore:
             max_connections=CONNECTIONS_MAX,
             timeout=SLOW_S,
             retry=Retry(NoBackoff(), 0),
-            socket_timeout=SLOW_S,
+            # Each call has its budget; this is for what it leaves behind.
+            socket_timeout=READ_S,
             socket_connect_timeout=SLOW_S,
         )
         self._redis = Redis.from_pool(pool)
@@ -114,7 +119,7 @@ class RedisStore:
 
     async def read(self) -> Contents:
         """Everything."""
-        async with self._within(SLOW_S), self._redis.pipeline(transaction=True) as pipe:
+        async with self._within(READ_S), self._redis.pipeline(transaction=True) as pipe:
             pipe.hget(self._names.state, "revision")
             pipe.hgetall(self._names.records)
             revision, values = await pipe.execute()
@@ -148,7 +153,7 @@ class RedisStore:
         """All or nothing, in one script."""
         kept_answer = None if answer is None else (answer[0], packed(answer[1]))
         arguments = commit_arguments(changes_of(writes), deed, kept_answer, self._kept)
-        async with self._within(SLOW_S):
+        async with self._within(SLOW_S + WRITE_S * len(writes)):
             result = await self._script(keys=self._names.of_commit(), args=arguments)
         return committed(result)
 

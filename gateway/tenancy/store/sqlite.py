@@ -38,8 +38,11 @@ from gateway.tenancy.store.sqlite_file import (
 
 T = TypeVar("T")
 
-CALL_S = 10.0
-"""How long one call may take, those before it included; a disk that hangs must not hang callers."""
+CALL_S = 30.0
+"""How long one call may take, those before it included; a disk that hangs must not hang callers.
+
+Reading a hundred thousand records, or writing them in one commit, takes some seconds.
+"""
 CALLS_MAX = 1000
 """Calls that wait for the thread."""
 HARMLESS = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL})
