@@ -12,6 +12,7 @@ import httpx
 from gateway.app import Gateway
 from gateway.server import GatewayServer, server_config
 from gateway.settings import load_settings
+from tests.support.registry import KeptRegistry
 
 READY_S_MAX = 10.0
 STEP_S = 0.005
@@ -26,6 +27,12 @@ class Running:
     url: str
 
     @property
+    def operators_url(self) -> str:
+        """Where operators are listened to."""
+        listener = self.server.servers[-1]
+        return f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+
+    @property
     def in_flight(self) -> int:
         """Everything the scheduler still holds, waiting or granted."""
         return len(self.gateway.scheduler.waiting) + len(self.gateway.scheduler.granted)
@@ -37,9 +44,13 @@ async def running_gateway(
     wait_ready: bool = True,
     clock: Callable[[], float] = monotonic,
     environ: Mapping[str, str] = MappingProxyType({}),
+    registry: KeptRegistry | None = None,
     **overrides: object,
 ) -> AsyncIterator[Running]:
-    """A gateway before `replicas`; `overrides` are dotted settings with `__` for the dot."""
+    """A gateway before `replicas`; `overrides` are dotted settings with `__` for the dot.
+
+    `registry`: what operators change is kept there; None: they cannot.
+    """
     values: Mapping[str, object] = {
         "replicas": replicas,
         "scheduling.scrape_interval_s": 0.1,
@@ -48,7 +59,9 @@ async def running_gateway(
         **{name.replace("__", "."): value for name, value in overrides.items()},
     }
     settings = load_settings(config=None, environ=environ, overrides=values)
-    gateway = Gateway(settings, clock)
+    gateway = Gateway(settings, clock, registry=registry)
+    if registry is not None:
+        registry.serve(gateway)
     config = server_config(gateway, host="127.0.0.1", port=0)
     config.loop = "none"
     server = GatewayServer(config, gateway)
