@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from secrets import token_urlsafe
-from time import monotonic
+from time import monotonic, time
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
@@ -17,14 +17,17 @@ from gateway.api.auth import Asking
 from gateway.api.crowd import UNBOUNDED, Crowd
 from gateway.api.doors import Doors, going
 from gateway.api.front import Front
+from gateway.api.isolation import Isolation
+from gateway.api.limiting import Limiting
 from gateway.api.models import ModelTable
 from gateway.api.ops import Operations, build_app
 from gateway.api.prefix import Prefixes, is_wanted
 from gateway.api.readiness import Readiness, readiness
 from gateway.api.relay import Relay
+from gateway.api.rules import Rules
 from gateway.api.stored import Places, StoredResponses
 from gateway.api.watch import watch
-from gateway.core.messages import Closed, PolicyChanged, ScaleAdvised
+from gateway.core.messages import Closed, PolicyChanged, Request, ScaleAdvised
 from gateway.core.policy import Policy
 from gateway.core.scheduler import Scheduler
 from gateway.runtime.admission import LocalGate
@@ -35,9 +38,11 @@ from gateway.runtime.stalls import is_stalled
 from gateway.settings import Settings, SettingsError
 from gateway.telemetry.log import RequestLog
 from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.process import Told, families_of
+from gateway.telemetry.process import Told, families_of, refusals_of
 from gateway.telemetry.record import SettledRequest
 from gateway.tenancy.keys import key_hash
+from gateway.tenancy.limits import Limits
+from gateway.tenancy.spending import Spending, Sums
 from gateway.tenancy.users import UserNames
 from gateway.upstream.fleet import Fleet
 from gateway.upstream.roster import Roster
@@ -52,6 +57,11 @@ BUFFER_BYTES_MIN = 64 << 10
 EXPOSED_HEADERS = (
     "x-request-id", "request-id", "x-fairgate-tier", "x-fairgate-queue-ms", "x-fairgate-replica",
     "x-fairgate-position", "x-fairgate-model", "retry-after", "retry-after-ms", "x-should-retry",
+    "x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests",
+    "x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens",
+    "anthropic-ratelimit-requests-limit", "anthropic-ratelimit-requests-remaining",
+    "anthropic-ratelimit-requests-reset", "anthropic-ratelimit-tokens-limit",
+    "anthropic-ratelimit-tokens-remaining", "anthropic-ratelimit-tokens-reset",
 )  # fmt: skip
 """What a web page of an allowed origin may read beside the body."""
 
@@ -59,9 +69,21 @@ EXPOSED_HEADERS = (
 class Gateway:
     """Everything that lives as long as the process, wired."""
 
-    def __init__(self, settings: Settings, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Callable[[], float] = monotonic,
+        *,
+        wall: Callable[[], float] = time,
+        sums: Sums | None = None,
+    ) -> None:
+        """`wall` tells seconds since 1970; `sums` keeps what is spent of budgets, None: nobody."""
         self.settings = settings
         self.clock = clock
+        self.wall = wall
+        self.limits = Limits(clock, wall)
+        self.limits.configure(settings.allowances())
+        self._spending = None if sums is None else Spending(self.limits, sums)
         policy = settings.policy()
         self.scheduler = Scheduler(policy)
         self.metrics = Metrics(self.scheduler, clock, version=__version__)
@@ -69,6 +91,7 @@ class Gateway:
         self.lag = LagMeter(self._looked)
         self.pressure = Pressure(lag_max_s=settings.bounds.loop_lag_s, memory_max=_memory(settings))
         self.metrics.tell_also(families_of(self._gauges(), self._counters(), lambda: self._log))
+        self.metrics.tell_also(refusals_of(self.limits.refusals))
         self.dispatcher = Dispatcher(self.scheduler, clock, advised=self._advised)
         self.doors = Doors()
         self.crowd = Crowd()
@@ -89,6 +112,12 @@ class Gateway:
             tier_ranks=_ranks(settings),
             service_tiers=settings.tier_by_service_tier,
             users=self._users,
+        )
+        self._rules = Rules(settings.media_urls)
+        self._isolation = Isolation(
+            settings.cache_isolation,
+            self.fleet.takes_cache_salt,
+            is_open=lambda: keyring.is_open,
         )
         places = Places()
         self.relay = self._relay(policy, places)
@@ -132,7 +161,15 @@ class Gateway:
             continues=lambda tier: self.scheduler.policy.tiers[tier].continuation,
             continuation_wait_s=lambda: self.scheduler.policy.continuation_wait_s,
             doors=self.doors,
+            limiting=Limiting(self.limits, self._expected, self.wall),
+            rules=self._rules,
+            isolation=self._isolation,
         )
+
+    def _expected(self, request: Request) -> tuple[int, int]:
+        """Prompt tokens, and output tokens per sequence, that a request will most likely have."""
+        predictor = self.scheduler.predictor
+        return predictor.prompt_tokens(request), predictor.output_tokens(request)
 
     def bound_connections(self, possible: int) -> None:
         """So many clients may be connected, where nothing is configured, and no more."""
@@ -160,6 +197,9 @@ class Gateway:
         self.settings = settings
         self._keyring.become(keyring)
         self._rule(old, policy)
+        self.limits.configure(settings.allowances())
+        self._rules.configure(settings.media_urls)
+        self._isolation.configure(settings.cache_isolation)
         self._models.configure(
             frozenset(model.name for model in settings.models), settings.model_by_alias
         )
@@ -250,9 +290,14 @@ class Gateway:
                 is_stalled=partial(is_stalled, self.scheduler),
             )
             watches = [tasks.create_task(walk), tasks.create_task(self._sweep())]
+            if self._spending is not None:
+                await self._spending.sync()
+                tasks.create_task(self._spending.run())
             try:
                 yield
             finally:
+                if self._spending is not None:
+                    self._spending.stop()
                 for each in watches:
                     each.cancel()
                 self.roster.close()

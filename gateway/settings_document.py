@@ -56,6 +56,11 @@ def word_for_off(value: object) -> object:
     return "off" if value is False else value
 
 
+def word_for_no_hosts(value: object) -> object:
+    """Media in the body itself, and from no host."""
+    return () if value == "data-only" else value
+
+
 def switched(value: object) -> object:
     """`on` and `off`, which YAML itself takes for booleans only where they have no quotes."""
     return {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value
@@ -142,6 +147,15 @@ Origin = Annotated[
     matching(
         r"\*|https?://[^/?#@\s]+",
         "must be a scheme and a host, like https://chat.example.org, or *",
+    ),
+]
+
+MediaHost = Annotated[
+    str,
+    matching(
+        r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*(:[1-9]\d{0,4})?",
+        "must be a host in small letters, like images.example.org, *.example.org or "
+        "images.example.org:8443",
     ),
 ]
 
@@ -323,10 +337,27 @@ class RetriesSection(Section):
     continuation_wait_s: NotNegative = DEFAULTS.continuation_wait_s
 
 
+class BudgetSection(Section):
+    """Tokens that may be used in each day or month."""
+
+    tokens: Annotated[int, Field(ge=1, le=10**15)]
+    per: Literal["day", "month"] = "month"
+
+
+class LimitsSection(Section):
+    """How much may be used; None: as much as there is."""
+
+    requests_per_minute: Count | None = None
+    tokens_per_minute: Count | None = None
+    concurrent: Count | None = None
+    budget: BudgetSection | None = None
+
+
 class UserSection(Section):
     """One user of a tenant."""
 
     weight: Positive = 1.0
+    limits: LimitsSection = LimitsSection()
 
 
 class TenantSection(Section):
@@ -335,6 +366,7 @@ class TenantSection(Section):
     name: Name
     weight: Positive = 1.0
     room: RoomSection = RoomSection()
+    limits: LimitsSection = LimitsSection()
     users: dict[Name, UserSection] = {}
 
 
@@ -348,6 +380,8 @@ class KeySection(Section):
     max_tier: TierName | None = None
     models: Annotated[tuple[Name, ...], Strict(strict=False), AfterValidator(not_empty)] = ("*",)
     speaks_for_users: bool = False
+    allows_chat_template: bool = False
+    limits: LimitsSection = LimitsSection()
 
 
 class AdminSection(Section):
@@ -376,6 +410,10 @@ class Document(Section):
     mode: Annotated[Literal["fair", "fifo"], Field(alias="policy")] = "fair"
     insecure_no_auth: bool = False
     keepalive_after_s: NotNegative = 5.0
+    media_urls: Annotated[
+        tuple[MediaHost, ...], Strict(strict=False), BeforeValidator(word_for_no_hosts)
+    ] = ()
+    cache_isolation: Literal["none", "tenant", "user"] = "tenant"
     listen: ListenSection = ListenSection()
     replicas: Replicas = ()
     models: Annotated[tuple[ModelSection, ...], Strict(strict=False)] = ()

@@ -22,6 +22,19 @@ class Principal:
     models: frozenset[str] | None = None
     """Names it may ask for; None is every model."""
     speaks_for_users: bool = False
+    allows_chat_template: bool = False
+    """Whether it may send a chat template of its own, which the engine runs."""
+    key_id: str = ""
+    """Names the key that was presented, and is no secret; empty in open mode."""
+
+
+ID_CHARS = 12
+"""Of the id of a key, each of a-z and 0-9."""
+
+
+def id_of(sha256: str) -> str:
+    """The id of a key that the configuration knows by this hash."""
+    return sha256[:ID_CHARS]
 
 
 def key_hash(api_key: bytes) -> str:

@@ -12,6 +12,7 @@ import httpx
 from gateway.app import Gateway
 from gateway.server import GatewayServer, server_config
 from gateway.settings import load_settings
+from gateway.tenancy.spending import Sums
 
 READY_S_MAX = 10.0
 STEP_S = 0.005
@@ -37,6 +38,7 @@ async def running_gateway(
     wait_ready: bool = True,
     clock: Callable[[], float] = monotonic,
     environ: Mapping[str, str] = MappingProxyType({}),
+    sums: Sums | None = None,
     **overrides: object,
 ) -> AsyncIterator[Running]:
     """A gateway before `replicas`; `overrides` are dotted settings with `__` for the dot."""
@@ -48,7 +50,7 @@ async def running_gateway(
         **{name.replace("__", "."): value for name, value in overrides.items()},
     }
     settings = load_settings(config=None, environ=environ, overrides=values)
-    gateway = Gateway(settings, clock)
+    gateway = Gateway(settings, clock, sums=sums)
     config = server_config(gateway, host="127.0.0.1", port=0)
     config.loop = "none"
     server = GatewayServer(config, gateway)
