@@ -5,26 +5,32 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from secrets import token_urlsafe
-from time import monotonic
+from time import monotonic, time
 
 from fastapi import FastAPI
-from fastapi.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from gateway import __version__
+from gateway.admin.door import Lobby
+from gateway.admin.office import Office, homeless_tiers, moves
+from gateway.admin.office_routes import routers
+from gateway.admin.operators import Operators
 from gateway.api.auth import Asking
+from gateway.api.cors import with_cors
 from gateway.api.crowd import UNBOUNDED, Crowd
 from gateway.api.doors import Doors, going
 from gateway.api.front import Front
+from gateway.api.isolation import Isolation
+from gateway.api.limiting import Limiting
 from gateway.api.models import ModelTable
 from gateway.api.ops import Operations, build_app
 from gateway.api.prefix import Prefixes, is_wanted
 from gateway.api.readiness import Readiness, readiness
 from gateway.api.relay import Relay
+from gateway.api.rules import Rules
 from gateway.api.stored import Places, StoredResponses
 from gateway.api.watch import watch
-from gateway.core.messages import Closed, PolicyChanged, ScaleAdvised
+from gateway.core.messages import Closed, PolicyChanged, Request, ScaleAdvised
 from gateway.core.policy import Policy
 from gateway.core.scheduler import Scheduler
 from gateway.runtime.admission import LocalGate
@@ -35,9 +41,13 @@ from gateway.runtime.stalls import is_stalled
 from gateway.settings import Settings, SettingsError
 from gateway.telemetry.log import RequestLog
 from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.process import Told, families_of
+from gateway.telemetry.process import Told, families_of, refusals_of
 from gateway.telemetry.record import SettledRequest
-from gateway.tenancy.keys import key_hash
+from gateway.tenancy.keys import Keyring
+from gateway.tenancy.limits import Limits
+from gateway.tenancy.spending import Spending, Sums
+from gateway.tenancy.store.opening import store_of
+from gateway.tenancy.store.port import Store
 from gateway.tenancy.users import UserNames
 from gateway.upstream.fleet import Fleet
 from gateway.upstream.roster import Roster
@@ -45,23 +55,35 @@ from gateway.upstream.roster import Roster
 LOGGER = logging.getLogger("fairgate.scaling")
 OVERLOAD = logging.getLogger("fairgate.overload")
 RELOADS = logging.getLogger("fairgate.reload")
-FIXED = frozenset({"listen"})
+FIXED = frozenset({"listen", "store"})
 """Top-level keys that a running gateway cannot change."""
+OPERATORS_MAX = 256
+"""Connections to the operators' own listener."""
 SWEEP_EVERY_S = 1.0
 BUFFER_BYTES_MIN = 64 << 10
-EXPOSED_HEADERS = (
-    "x-request-id", "request-id", "x-fairgate-tier", "x-fairgate-queue-ms", "x-fairgate-replica",
-    "x-fairgate-position", "x-fairgate-model", "retry-after", "retry-after-ms", "x-should-retry",
-)  # fmt: skip
-"""What a web page of an allowed origin may read beside the body."""
 
 
 class Gateway:
     """Everything that lives as long as the process, wired."""
 
-    def __init__(self, settings: Settings, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Callable[[], float] = monotonic,
+        *,
+        store: Store | None = None,
+        wall: Callable[[], float] = time,
+        sums: Sums | None = None,
+    ) -> None:
+        """`store`: None: the one that is configured. `wall` tells seconds since 1970.
+
+        `sums` keeps what is spent of budgets; None: the store does.
+        """
         self.settings = settings
         self.clock = clock
+        self.wall = wall
+        self.limits = Limits(clock, wall)
+        self.limits.configure(settings.allowances())
         policy = settings.policy()
         self.scheduler = Scheduler(policy)
         self.metrics = Metrics(self.scheduler, clock, version=__version__)
@@ -69,15 +91,18 @@ class Gateway:
         self.lag = LagMeter(self._looked)
         self.pressure = Pressure(lag_max_s=settings.bounds.loop_lag_s, memory_max=_memory(settings))
         self.metrics.tell_also(families_of(self._gauges(), self._counters(), lambda: self._log))
+        self.metrics.tell_also(refusals_of(self.limits.refusals))
         self.dispatcher = Dispatcher(self.scheduler, clock, advised=self._advised)
         self.doors = Doors()
         self.crowd = Crowd()
+        self.operators_crowd = Crowd(OPERATORS_MAX)
         self.bound_connections(UNBOUNDED)
         self.fleet = self._fleet(policy)
         self.roster = Roster(self.fleet)
-        self.admin_key, admin_key_sha256 = _admin_key(settings)
-        self._made_key_sha256 = admin_key_sha256
-        self._keyring = keyring = settings.keyring()
+        self.keyring = keyring = settings.keyring(wall)
+        store = store_of(settings.store.url) if store is None else store
+        self.office = Office(self, store, wall)
+        self._spending = Spending(self.limits, store if sums is None else sums)
         self._models = models = ModelTable(
             configured=frozenset(model.name for model in settings.models),
             aliases=settings.model_by_alias,
@@ -90,19 +115,41 @@ class Gateway:
             service_tiers=settings.tier_by_service_tier,
             users=self._users,
         )
+        self._rules = Rules(settings.media_urls)
+        self._isolation = Isolation(
+            settings.cache_isolation,
+            self.fleet.takes_cache_salt,
+            is_open=lambda: keyring.is_open,
+        )
         places = Places()
         self.relay = self._relay(policy, places)
         stored = StoredResponses(places=places, fleet=self.fleet, keyring=keyring, asking=asking)
-        self._operations = operations = Operations(
-            keyring=keyring,
-            models=models,
-            metrics=self.metrics,
-            readiness=self._readiness,
-            operator_key_sha256=None if settings.is_local else admin_key_sha256,
+        self.operators = Operators(
+            settings,
+            dispatcher=self.dispatcher,
+            relay=self.relay,
+            fleet=self.fleet,
+            roster=self.roster,
+            wall=wall,
+            registry=self.office,
         )
-        self.app = build_app(operations, lifespan=self._lifespan)
-        front = Front(self.relay, stored, self.app, self.doors)
-        self.asgi = _with_cors(front, settings)
+        self.office.listeners.append(
+            lambda changed: self.operators.happenings.publish("store.changed", changed.told())
+        )
+        operations = Operations(keyring=keyring, models=models, readiness=self._readiness)
+        self._listen(operations, stored)
+
+    def _listen(self, operations: Operations, stored: StoredResponses) -> None:
+        """What is served on which listener."""
+        listen = self.settings.listen
+        public = build_app(operations, lifespan=self._lifespan)
+        more = routers(self.office)
+        lobby = Lobby(public, self.operators.door(public=public, metrics=self.metrics, more=more))
+        is_apart = listen.admin_port is not None
+        front = Front(self.relay, stored, public if is_apart else lobby, self.doors)
+        self.asgi = with_cors(front, listen.cors_origins)
+        self.asgi_of_operators: ASGIApp | None = lobby if is_apart else None
+        """For the listener of operators, where they have one of their own."""
         self.surplus: ASGIApp = front.surplus
         """For connections beyond the bound."""
 
@@ -119,7 +166,7 @@ class Gateway:
         return Relay(
             gate=LocalGate(self.dispatcher, taken_back=lambda: self.metrics.recalled("queued")),
             fleet=self.fleet,
-            keyring=self._keyring,
+            keyring=self.keyring,
             asking=self._asking,
             models=self._models,
             bounds=policy.bounds,
@@ -132,55 +179,82 @@ class Gateway:
             continues=lambda tier: self.scheduler.policy.tiers[tier].continuation,
             continuation_wait_s=lambda: self.scheduler.policy.continuation_wait_s,
             doors=self.doors,
+            limiting=Limiting(self.limits, self._expected, self.wall),
+            rules=self._rules,
+            isolation=self._isolation,
         )
+
+    def _expected(self, request: Request) -> tuple[int, int]:
+        """Prompt tokens, and output tokens per sequence, that a request will most likely have."""
+        predictor = self.scheduler.predictor
+        return predictor.prompt_tokens(request), predictor.output_tokens(request)
 
     def bound_connections(self, possible: int) -> None:
         """So many clients may be connected, where nothing is configured, and no more."""
         self._connections_possible = possible
         self.crowd.most = min(possible, self.settings.bounds.connections or possible)
 
-    def reload(self, settings: Settings) -> frozenset[str]:
+    def objections(self, settings: Settings) -> tuple[str, ...]:
+        """Why it could not go on with these settings, one line each."""
+        homeless = homeless_tiers(self.settings, settings)
+        try:
+            self.roster.plan(settings.addresses(), settings.lookups())
+        except OSError as error:
+            unreadable = f"replicas: a file with certificates cannot be read: {error}"
+            return (*homeless, unreadable)
+        return homeless
+
+    def reload(
+        self, settings: Settings, keyring: Keyring | None = None, *, homeless_to: str | None = None
+    ) -> frozenset[str]:
         """Go on with other settings; nothing that waits or runs is dropped.
 
-        Returns the top-level keys that changed. What cannot change while running (`FIXED`) stays
-        as it is, and is told in the log. Raises SettingsError, and changes nothing, where a tier
-        is removed without a word on its requests, or a replica's certificates cannot be read.
+        `keyring` are the keys from now on; None: those of the settings. Returns the top-level keys
+        that changed. What cannot change while running (`FIXED`) stays as it is, and is told in the
+        log. Raises SettingsError, and changes nothing, where a replica's certificates cannot be
+        read, or a tier is removed without a word on its requests: not in `moved_to`, nor for all
+        such in `homeless_to`.
         """
         old = self.settings
         changed = _changed_keys(old, settings)
         settings = settings.model_copy(update={name: getattr(old, name) for name in FIXED})
+        homeless = homeless_tiers(old, settings)
+        if homeless and homeless_to is None:
+            raise SettingsError(self.objections(settings))
         try:
             plan = self.roster.plan(settings.addresses(), settings.lookups())
-            unreadable: tuple[str, ...] = ()
-        except OSError as error:
-            unreadable = (f"replicas: a file with certificates cannot be read: {error}",)
-        if errors := _homeless(old, settings) + unreadable:
-            raise SettingsError(errors)
-        policy, keyring = settings.policy(), settings.keyring()
+        except OSError:
+            raise SettingsError(self.objections(settings)) from None
+        policy = settings.policy()
         self.settings = settings
-        self._keyring.become(keyring)
-        self._rule(old, policy)
+        self.keyring.become(settings.keyring() if keyring is None else keyring)
+        self._rule(old, policy, homeless_to or settings.tier_names[-1])
+        self.limits.configure(settings.allowances())
+        self._rules.configure(settings.media_urls)
+        self._isolation.configure(settings.cache_isolation)
         self._models.configure(
             frozenset(model.name for model in settings.models), settings.model_by_alias
         )
-        if not settings.is_local:
-            key = settings.admin.key_sha256 or self._made_key_sha256
-            self._operations.operator_key_sha256 = key
         self.roster.follow(plan)
+        self.operators.configure(settings)
         self._forget_empty()
-        set_log_level(settings)
-        self._open_log()
         self.bound_connections(self._connections_possible)
         self.pressure.configure(lag_max_s=settings.bounds.loop_lag_s, memory_max=_memory(settings))
+        if settings.sources is not old.sources:
+            set_log_level(settings)
+            self._open_log()
         for name in sorted(changed & FIXED):
             RELOADS.warning("%s cannot change while running: it stays as it is", name)
+        for line in homeless:
+            RELOADS.warning("%s: they go to %s", line, homeless_to)
         RELOADS.info("changed: %s", ", ".join(sorted(changed - FIXED)) or "nothing")
         return changed - FIXED
 
-    def _rule(self, old: Settings, policy: Policy) -> None:
+    def _rule(self, old: Settings, policy: Policy, homeless_to: str) -> None:
         """The scheduler and all that counts tiers follow `policy`."""
         settings = self.settings
-        ranks, moved_to = _ranks(settings), settings.moved_to
+        ranks = _ranks(settings)
+        moved_to = moves(old, settings, homeless_to)
         tier_of = {
             rank: ranks[name if name in ranks else moved_to[name]]
             for rank, name in enumerate(old.tier_names)
@@ -207,12 +281,13 @@ class Gateway:
             self.fleet.statuses(),
             self.clock(),
             is_leaving=self.doors.is_leaving,
+            store_error=self.office.fault,
         )
 
     def announce(self) -> None:
         """Not ready any more; what comes is served all the same."""
         self.doors.announce()
-        self.crowd.is_leaving = True
+        self.crowd.is_leaving = self.operators_crowd.is_leaving = True
 
     def refuse(self) -> None:
         """Refuse what comes; what waits and what runs goes on."""
@@ -227,6 +302,10 @@ class Gateway:
         self.doors.shut()
         self.dispatcher.tell(Closed())
 
+    def hang_up(self) -> None:
+        """End what would go on for ever: operators listen no more."""
+        self.operators.close()
+
     def end(self) -> None:
         """Refuse what waits, end what runs; each client is told."""
         self.close()
@@ -236,12 +315,15 @@ class Gateway:
 
     @asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        await self.office.open()
         self._open_log()
         self.lag.start()
         async with asyncio.TaskGroup() as tasks:
             self.fleet.run_in(tasks)
             self.roster.run_in(tasks)
+            await self.office.start(tasks)
             self.roster.follow(self.roster.plan(self.settings.addresses(), self.settings.lookups()))
+            self.operators.drain()
             walk = watch(
                 self.relay,
                 tell=self.dispatcher.tell,
@@ -250,11 +332,16 @@ class Gateway:
                 is_stalled=partial(is_stalled, self.scheduler),
             )
             watches = [tasks.create_task(walk), tasks.create_task(self._sweep())]
+            await self._spending.sync()
+            spending = tasks.create_task(self._spending.run())
             try:
                 yield
             finally:
+                self._spending.stop()
                 for each in watches:
                     each.cancel()
+                await spending  # tells the store the last of it
+                await self.office.stop()
                 self.roster.close()
                 self.fleet.close()
                 self.dispatcher.close()
@@ -300,6 +387,14 @@ class Gateway:
                 "Bytes of all bodies that are here: those that come, wait and run.",
                 lambda: self.relay.body_bytes,
             ),
+            "store_up": (
+                "Whether what operators decide can be kept: 0 while the store cannot be used.",
+                lambda: float(self.office.fault is None),
+            ),
+            "policy_revision": (
+                "Revision of the store that is in force here.",
+                lambda: float(self.office.revision),
+            ),
             "requests_inside": (
                 "Requests that were let in and have not ended.",
                 lambda: self.doors.inside,
@@ -312,6 +407,7 @@ class Gateway:
             await asyncio.sleep(SWEEP_EVERY_S)
             self._forget_empty()
             self._share_buffers()
+            self.operators.look()
 
     def _share_buffers(self) -> None:
         """Where many answers run, a new connection holds less of its own for a slow client."""
@@ -350,6 +446,7 @@ class Gateway:
 
     def _advised(self, advice: ScaleAdvised) -> None:
         self.metrics.advised(advice.models, advice.replicas)
+        self.operators.advised(advice)
         models = ", ".join(sorted(advice.models))
         less = f" without {advice.remove}" if advice.remove else ""
         LOGGER.info("advised replicas for %s: %d%s", models, advice.replicas, less)
@@ -365,34 +462,12 @@ def set_log_level(settings: Settings) -> None:
     logging.getLogger("fairgate").setLevel(settings.log.level.upper())
 
 
-def _with_cors(app: ASGIApp, settings: Settings) -> ASGIApp:
-    if not settings.listen.cors_origins:
-        return app
-    # In front of everything: what a page may not read it may as well not have asked.
-    return CORSMiddleware(
-        app,
-        allow_origins=list(settings.listen.cors_origins),
-        allow_methods=["GET", "POST"],
-        allow_headers=["*"],
-        expose_headers=list(EXPOSED_HEADERS),
-    )
-
-
 def _memory(settings: Settings) -> int | None:
     return settings.bounds.memory or memory_limit()
 
 
 def _ranks(settings: Settings) -> dict[str, int]:
     return {name: rank for rank, name in enumerate(settings.tier_names)}
-
-
-def _homeless(old: Settings, new: Settings) -> tuple[str, ...]:
-    """What is wrong with the change from one to the other, one line each."""
-    return tuple(
-        f"tiers: {name!r} was removed: say in moved_to where its requests go"
-        for name in old.tier_names
-        if name not in new.tier_names and name not in new.moved_to
-    )
 
 
 def _changed_keys(old: Settings, new: Settings) -> frozenset[str]:
@@ -403,12 +478,3 @@ def _changed_keys(old: Settings, new: Settings) -> frozenset[str]:
         for name, field in fields.items()
         if getattr(old, name) != getattr(new, name)
     )
-
-
-def _admin_key(settings: Settings) -> tuple[str | None, str]:
-    """(a key made now, None where one is configured; its hash)."""
-    configured = settings.admin.key_sha256
-    if configured is not None:
-        return None, configured
-    made = f"fgadm-{token_urlsafe(24)}"
-    return made, key_hash(made.encode("ascii"))

@@ -7,11 +7,13 @@ fault of the world outside; what the settings are used for is not known here.
 from collections.abc import Mapping
 from pathlib import Path
 
+from gateway.settings_document import StoreSection
 from gateway.settings_problems import Parts, dotted, parsed, supported
 from gateway.settings_rules import placed_replicas, violations
 from gateway.settings_sources import (
     CONFIG_VARIABLE,
     Problem,
+    Sources,
     Tree,
     from_environment,
     from_file,
@@ -19,14 +21,18 @@ from gateway.settings_sources import (
 )
 from gateway.settings_values import DnsLookup, Settings
 
-__all__ = ["DnsLookup", "Settings", "SettingsError", "load_settings"]
+__all__ = [
+    "DnsLookup", "Settings", "SettingsError", "load_settings", "load_store_url", "settings_of",
+]  # fmt: skip
 
 
 class SettingsError(Exception):
     """The settings cannot be used; `errors` lists every fault, one line each."""
 
-    def __init__(self, errors: tuple[str, ...]) -> None:
+    def __init__(self, errors: tuple[str, ...], problems: tuple[Problem, ...] = ()) -> None:
+        """`problems` are the same faults with their places, where they are about places."""
         self.errors = errors
+        self.problems = problems
         count = "1 error" if len(errors) == 1 else f"{len(errors)} errors"
         super().__init__("\n  ".join((f"{count} in the settings:", *errors)))
 
@@ -44,12 +50,20 @@ def load_settings(
     Raises:
         SettingsError: with every fault that could be found.
     """
-    path = config or environ.get(CONFIG_VARIABLE)
-    tree = Tree() if not path else from_file(Path(path))
-    tree = tree.overlaid(from_environment(environ)).overlaid(from_overrides(overrides))
+    tree = _tree(config, environ).overlaid(from_overrides(overrides))
+    return settings_of(Sources(tree, environ))
+
+
+def settings_of(sources: Sources, tree: Tree | None = None) -> Settings:
+    """The settings of sources that were read already.
+
+    `tree` is theirs with what was decided at run time on top; None: nothing was. Raises
+    SettingsError, whose problems have places in that tree.
+    """
+    tree = sources.tree if tree is None else tree
     unreadable = [problem for problem in tree.problems if not problem.place]
     if unreadable:
-        raise SettingsError(_lines(tree, unreadable))
+        raise SettingsError(_lines(tree, unreadable), tuple(unreadable))
     problems = list(tree.problems)
     values = supported(tree.values, problems)
     assert isinstance(values, dict)
@@ -57,10 +71,37 @@ def load_settings(
     for key, value in values.items():
         parts |= parsed(key, value, problems)
     problems.extend(violations(values, parts))
-    api_keys = _outside(parts, environ, problems)
+    api_keys = _outside(parts, sources.environ, problems)
+    if problems:
+        raise SettingsError(_lines(tree, problems), tuple(problems))
+    return Settings.of(values, api_keys=api_keys, sources=sources)
+
+
+def load_store_url(*, config: Path | None, environ: Mapping[str, str]) -> str | None:
+    """`store.url` alone: whoever rescues a store need not have the rest in order.
+
+    Raises:
+        SettingsError: with what is wrong with the section `store`, or with the file as a whole.
+    """
+    tree = _tree(config, environ)
+    problems = [problem for problem in tree.problems if problem.place[:1] == ("store",)]
+    parts = parsed("store", tree.values.get("store", {}), problems)
     if problems:
         raise SettingsError(_lines(tree, problems))
-    return Settings.of(values, api_keys=api_keys)
+    section = parts["store",]
+    assert isinstance(section, StoreSection)
+    return section.url
+
+
+def _tree(config: Path | None, environ: Mapping[str, str]) -> Tree:
+    """File and environment. Raises SettingsError where nothing can be read of them."""
+    path = config or environ.get(CONFIG_VARIABLE)
+    tree = Tree() if not path else from_file(Path(path))
+    tree = tree.overlaid(from_environment(environ))
+    unreadable = [problem for problem in tree.problems if not problem.place]
+    if unreadable:
+        raise SettingsError(_lines(tree, unreadable))
+    return tree
 
 
 def _outside(

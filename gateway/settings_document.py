@@ -5,6 +5,7 @@ a value came from is not known here. docs/configuration.md explains each key and
 against this file.
 """
 
+import ipaddress
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,6 +29,7 @@ from gateway.core.policy import (
     Scaling,
     WithinUser,
 )
+from gateway.tenancy.store.opening import checked_url as checked_store_url
 
 T = TypeVar("T")
 
@@ -54,6 +56,11 @@ def parsed_size(value: object) -> object:
 def word_for_off(value: object) -> object:
     """YAML reads a bare `off` as false."""
     return "off" if value is False else value
+
+
+def word_for_no_hosts(value: object) -> object:
+    """Media in the body itself, and from no host."""
+    return () if value == "data-only" else value
 
 
 def switched(value: object) -> object:
@@ -107,6 +114,13 @@ def checked_url(value: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{path}"
 
 
+def checked_upstream(value: str) -> str:
+    """A name, an address or a network that there can be."""
+    if "/" in value or ":" in value:
+        ipaddress.ip_network(value, strict=False)
+    return value
+
+
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
@@ -130,11 +144,24 @@ EnvName = Annotated[
     matching(r"[A-Za-z_][A-Za-z0-9_]*", "must be the name of an environment variable, not the key"),
 ]
 Url = Annotated[str, AfterValidator(checked_url)]
+StoreUrl = Annotated[str, AfterValidator(checked_store_url)]
 Dns = Annotated[
     str,
     matching(
         r"[A-Za-z0-9._-]+:[1-9]\d{0,4}", "must be a name with its port, like vllm-headless:8000"
     ),
+]
+OperatorName = Annotated[
+    str,
+    matching(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", "must have 1 to 64 of A-Z, a-z, 0-9, ., _, @, -"),
+]
+Upstream = Annotated[
+    str,
+    matching(
+        r"(\*\.)?[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+(/\d{1,3})?",
+        "must be a name, *.suffix, an address, or a network like 10.0.0.0/8",
+    ),
+    AfterValidator(checked_upstream),
 ]
 Switch = Annotated[bool, BeforeValidator(switched)]
 Origin = Annotated[
@@ -142,6 +169,15 @@ Origin = Annotated[
     matching(
         r"\*|https?://[^/?#@\s]+",
         "must be a scheme and a host, like https://chat.example.org, or *",
+    ),
+]
+
+MediaHost = Annotated[
+    str,
+    matching(
+        r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*(:[1-9]\d{0,4})?",
+        "must be a host in small letters, like images.example.org, *.example.org or "
+        "images.example.org:8443",
     ),
 ]
 
@@ -159,6 +195,7 @@ class ListenSection(Section):
 
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    admin_port: Annotated[int, Field(ge=0, le=65535)] | None = None
     cors_origins: Annotated[tuple[Origin, ...], Strict(strict=False)] = ()
 
 
@@ -323,10 +360,27 @@ class RetriesSection(Section):
     continuation_wait_s: NotNegative = DEFAULTS.continuation_wait_s
 
 
+class BudgetSection(Section):
+    """Tokens that may be used in each day or month."""
+
+    tokens: Annotated[int, Field(ge=1, le=10**15)]
+    per: Literal["day", "month"] = "month"
+
+
+class LimitsSection(Section):
+    """How much may be used; None: as much as there is."""
+
+    requests_per_minute: Count | None = None
+    tokens_per_minute: Count | None = None
+    concurrent: Count | None = None
+    budget: BudgetSection | None = None
+
+
 class UserSection(Section):
     """One user of a tenant."""
 
     weight: Positive = 1.0
+    limits: LimitsSection = LimitsSection()
 
 
 class TenantSection(Section):
@@ -335,6 +389,7 @@ class TenantSection(Section):
     name: Name
     weight: Positive = 1.0
     room: RoomSection = RoomSection()
+    limits: LimitsSection = LimitsSection()
     users: dict[Name, UserSection] = {}
 
 
@@ -348,12 +403,29 @@ class KeySection(Section):
     max_tier: TierName | None = None
     models: Annotated[tuple[Name, ...], Strict(strict=False), AfterValidator(not_empty)] = ("*",)
     speaks_for_users: bool = False
+    allows_chat_template: bool = False
+    limits: LimitsSection = LimitsSection()
+
+
+class AdminKeySection(Section):
+    """One operator's key, known by its hash only."""
+
+    name: OperatorName
+    key_sha256: Sha256
 
 
 class AdminSection(Section):
-    """Who may operate the gateway."""
+    """Who may operate the gateway, and where the replicas may be that they add."""
 
     key_sha256: Sha256 | None = None
+    keys: Annotated[tuple[AdminKeySection, ...], Strict(strict=False)] = ()
+    upstreams: Annotated[tuple[Upstream, ...], Strict(strict=False)] = ()
+
+
+class StoreSection(Section):
+    """What survives the process: what is changed while it runs, and what was spent."""
+
+    url: StoreUrl | None = "sqlite:///fairgate.db"
 
 
 class ShutdownSection(Section):
@@ -376,6 +448,10 @@ class Document(Section):
     mode: Annotated[Literal["fair", "fifo"], Field(alias="policy")] = "fair"
     insecure_no_auth: bool = False
     keepalive_after_s: NotNegative = 5.0
+    media_urls: Annotated[
+        tuple[MediaHost, ...], Strict(strict=False), BeforeValidator(word_for_no_hosts)
+    ] = ()
+    cache_isolation: Literal["none", "tenant", "user"] = "tenant"
     listen: ListenSection = ListenSection()
     replicas: Replicas = ()
     models: Annotated[tuple[ModelSection, ...], Strict(strict=False)] = ()
@@ -386,6 +462,7 @@ class Document(Section):
     bounds: BoundsSection = BoundsSection()
     retries: RetriesSection = RetriesSection()
     scaling: ScalingSection = ScalingSection()
+    store: StoreSection = StoreSection()
     shutdown: ShutdownSection = ShutdownSection()
     log: LogSection = LogSection()
     tenants: Annotated[tuple[TenantSection, ...], Strict(strict=False)] = ()

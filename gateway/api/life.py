@@ -5,6 +5,7 @@ from typing import Any
 
 from gateway.api.auth import Asked
 from gateway.api.call import Call
+from gateway.api.isolation import Salt
 from gateway.api.routes import Route
 from gateway.continuation.eligible import Verdict
 from gateway.continuation.obstacles import Obstacle
@@ -12,6 +13,7 @@ from gateway.continuation.strand import Strand
 from gateway.core.messages import Request, Usage
 from gateway.errors import GatewayError
 from gateway.telemetry.record import SettledRequest
+from gateway.tenancy.limits import Reservation
 
 
 class Life:
@@ -19,9 +21,10 @@ class Life:
 
     __slots__ = (
         "asked", "attempts", "began_at", "body_bytes", "broke_at", "call", "continuations",
-        "first_at", "forwarded", "is_movable", "model", "moves", "obstacle", "outcome", "pinned",
-        "position", "prefix", "refusals", "replica", "request_id", "route", "sent_at", "strand",
-        "task", "told_at", "tpot_s", "usage", "verdict", "waited_s",
+        "caps", "farewell", "first_at", "forwarded", "is_movable", "media_bytes", "model",
+        "moves", "obstacle", "outcome", "pinned", "position", "prefix", "prompt_tokens",
+        "refusals", "replica", "request_id", "reservation", "route", "salt", "sent_at",
+        "strand", "task", "told_at", "tpot_s", "usage", "verdict", "waited_s",
     )  # fmt: skip
 
     def __init__(self, *, request_id: str, route: Route, began_at: float) -> None:
@@ -41,6 +44,16 @@ class Life:
         """The replica that holds what it goes on from, and so the only one that can serve it."""
         self.prefix: tuple[int, ...] = ()
         """Hashes of the prompt's leading blocks, where anything is decided by them."""
+        self.salt: Salt | None = None
+        """What keeps its prompt apart in an engine's cache."""
+        self.media_bytes = 0
+        """Of its body, what is no text."""
+        self.reservation: Reservation | None = None
+        """What it holds of limits."""
+        self.prompt_tokens = 0
+        """As estimated for them."""
+        self.caps: tuple[tuple[str, int], ...] = ()
+        """Who may have how many of its kind running at once."""
         self.attempts = 0
         self.replica = ""
         self.position = 0
@@ -51,6 +64,8 @@ class Life:
         self.tpot_s: float | None = None
         self.usage: Usage | None = None
         self.outcome = "done"
+        self.farewell: GatewayError | None = None
+        """What its client is told, where it is ended for no fault of anybody."""
         self.strand: Strand | None = None
         """A broken stream that is to go on on another replica."""
         self.verdict: Verdict | None = None
@@ -133,6 +148,12 @@ class Life:
             is_continuation=True,
             is_continuable=True,
         )
+
+    def end(self, farewell: GatewayError) -> None:
+        """It must not go on, wherever it is: end it, and tell its client."""
+        if self.farewell is None and self.task is not None:
+            self.farewell = farewell
+            self.task.cancel()
 
     def failed(self, error: GatewayError) -> None:
         """The client got an error."""

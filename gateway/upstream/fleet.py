@@ -186,6 +186,11 @@ class Fleet:
         member = self._members.get(name)
         return None if member is None else member.address
 
+    def is_wanted(self, name: str) -> bool:
+        """Whether it is one of the replicas that there should be."""
+        member = self._members.get(name)
+        return member is not None and not member.is_retiring
+
     def names(self) -> frozenset[str]:
         """All replicas, by name."""
         return frozenset(self._members)
@@ -213,6 +218,12 @@ class Fleet:
         member = self._members.get(name)
         engine = None if member is None else member.probe.status.engine
         return engine is not None and by_name(engine).tells_token_ids
+
+    def takes_cache_salt(self, name: str) -> bool:
+        """Whether its engine keeps prompts of different `cache_salt` apart; False while unknown."""
+        member = self._members.get(name)
+        engine = None if member is None else member.probe.status.engine
+        return engine is not None and by_name(engine).takes_cache_salt
 
     def has_answered_since(self, name: str, instant: float) -> bool:
         """Whether its probe had an answer after `instant`."""

@@ -12,16 +12,38 @@ from typing import Any, Literal, Protocol
 Kind = Literal["policy", "tenant", "user", "key", "replica"]
 Body = Mapping[str, Any]
 
-AUDIT_KEPT = 100_000
-"""Entries; the oldest are dropped with the commits that go beyond it."""
-ANSWERS_KEPT = 10_000
-"""Answers to requests with an idempotency key; the oldest are dropped first."""
 BODY_BYTES_MAX = 1 << 20
 """Of one record, as JSON."""
+AUDIT_PAGE_MAX = 1000
+"""Entries that one call of `audit` may ask for."""
+CHANGES_MAX = 1000
+"""Entries of the audit that `changes` goes back; beyond it `read` is cheaper."""
+PERIODS_KEPT = 4
+"""Of each length, days and months: what was spent in older ones is forgotten."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """How much a store keeps. What exceeds it leaves with the commits that do, the oldest first."""
+
+    records: int = 100_000
+    """A commit beyond it is refused: nobody wants a record to leave by itself."""
+    audit: int = 100_000
+    audit_bytes: int = 64 << 20
+    answers: int = 10_000
+    """To requests with an idempotency key."""
+    answers_bytes: int = 64 << 20
 
 
 class StoreError(Exception):
-    """The store cannot be used, and why: not reachable, damaged, or of a newer version."""
+    """The store cannot be used, and why: not reachable, damaged, full, or of a newer version.
+
+    Where a commit ends so, it may have been made nevertheless: only reading tells.
+    """
+
+
+class AnsweredError(Exception):
+    """A commit's idempotency key has its answer already; `answered` tells which."""
 
 
 class ConflictError(Exception):
@@ -88,6 +110,15 @@ class Contents:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What became of records since some revision: as they are now, and those that are gone."""
+
+    revision: int
+    records: tuple[Record, ...] = ()
+    gone: tuple[tuple[Kind, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What was answered to a request that named an idempotency key."""
 
@@ -99,7 +130,12 @@ class Answer:
 
 
 class Store(Protocol):
-    """All methods raise StoreError when the store cannot be reached, within a bounded time."""
+    """All methods raise StoreError when the store cannot be reached, within a bounded time.
+
+    A store that is back may have lost what it had acknowledged (a database restored from a
+    backup, a replica that took over): after a StoreError, `read` anew, and compare revisions for
+    being other, not greater.
+    """
 
     async def open(self) -> None:
         """Connect, check integrity, migrate. Raises StoreError, for a newer schema too."""
@@ -110,7 +146,14 @@ class Store(Protocol):
         ...
 
     async def read(self) -> Contents:
-        """Everything, at one revision."""
+        """Everything, at one revision, by kind and id."""
+        ...
+
+    async def changes(self, since: int) -> Changes | None:
+        """What became of the records that revision `since` did not have as they are now.
+
+        None where the audit does not tell, or tells too much: then `read`.
+        """
         ...
 
     async def revision(self) -> int:
@@ -122,7 +165,14 @@ class Store(Protocol):
     ) -> int:
         """All of `writes` with their audit entries, or nothing; returns the new revision.
 
-        `answer`, under its idempotency key, is part of the commit. Raises ConflictError.
+        `answer`, under its idempotency key, is part of the commit. A record that is deleted and
+        was not there leaves no entry. A caller that is cancelled cancels no commit.
+
+        Raises:
+            ConflictError: a record is not at its expected version; nothing was written.
+            AnsweredError: the idempotency key has an answer already; nothing was written.
+            ValueError: a body is no JSON or larger than `BODY_BYTES_MAX`, or a record is written
+                twice.
         """
         ...
 
@@ -130,7 +180,10 @@ class Store(Protocol):
         self, *, before: int | None = None, limit: int = 100, kind: Kind | None = None,
         record_id: str | None = None,
     ) -> tuple[AuditEntry, ...]:  # fmt: skip
-        """Entries, newest first, of a sequence number less than `before`."""
+        """Entries, newest first, of a sequence number less than `before`.
+
+        At most `limit`, 1 to `AUDIT_PAGE_MAX`; fewer only where there are no more.
+        """
         ...
 
     async def answered(self, idempotency_key: str) -> Answer | None:
@@ -142,5 +195,9 @@ class Store(Protocol):
         ...
 
     async def spend(self, amounts: Mapping[tuple[str, str], int]) -> None:
-        """Add to what was spent; negative amounts take back. Old periods are forgotten."""
+        """Add to what was spent; negative amounts take back. Old periods are forgotten.
+
+        It makes no revision, and may be lost where power is. There are as many sums as holders
+        times `PERIODS_KEPT`: whoever calls knows its holders by records, not by requests.
+        """
         ...
