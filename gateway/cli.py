@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from gateway import cli_store
+from gateway import cli_operate, cli_store
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
@@ -23,7 +23,16 @@ app = typer.Typer(
 )
 keys = typer.Typer(help="API keys.", no_args_is_help=True)
 app.add_typer(keys, name="keys")
-app.add_typer(cli_store.app, name="store")
+cli_operate.add_keys(keys)
+for name, commands in (
+    ("tenants", cli_operate.tenants),
+    ("users", cli_operate.users),
+    ("tiers", cli_operate.tiers),
+    ("replicas", cli_operate.replicas),
+    ("policy", cli_operate.policy),
+    ("store", cli_store.app),
+):
+    app.add_typer(commands, name=name)
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", help="The YAML file; default: $FAIRGATE_CONFIG.")
@@ -180,9 +189,24 @@ def keys_create(
     tenant: Annotated[str, typer.Option(help="Tenant that pays.")],
     user: Annotated[str, typer.Option(help="User inside the tenant.")],
     tier: Annotated[str, typer.Option(help="The key's own tier.")] = "standard",
+    gateway: cli_operate.UrlOption = None,
+    admin_key: cli_operate.KeyOption = None,
+    as_json: cli_operate.JsonOption = False,
 ) -> None:
-    """Make an API key: printed once, with the lines for the configuration that hold its hash."""
+    """Make an API key, printed once.
+
+    A running gateway makes it where one is named, by --gateway or $FAIRGATE_URL. Else nobody is
+    asked, and the lines for the configuration that hold its hash are printed below it.
+    """
     import yaml
+
+    from gateway.remote import URL_VARIABLE
+
+    if gateway or os.environ.get(URL_VARIABLE):
+        cli_operate.make_key(
+            gateway, admin_key, as_json=as_json, tenant=tenant, user=user, tier=tier
+        )
+        return
 
     api_key = f"fg-{token_urlsafe(32)}"
     digest = sha256(api_key.encode("ascii")).hexdigest()

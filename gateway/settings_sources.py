@@ -14,6 +14,8 @@ import yaml
 PREFIX = "FAIRGATE_"
 SEPARATOR = "__"
 CONFIG_VARIABLE = "FAIRGATE_CONFIG"
+NO_SETTINGS = frozenset({CONFIG_VARIABLE, "FAIRGATE_URL", "FAIRGATE_ADMIN_KEY"})
+"""Variables of ours that are no settings: which file, and what commands ask a running gateway."""
 DEPTH_MAX = 16
 PLACES_MAX = 200_000
 FILE_BYTES_MAX = 16 << 20
@@ -101,13 +103,13 @@ def from_yaml(text: str, *, name: str) -> Tree:
 def from_environment(environ: Mapping[str, str]) -> Tree:
     """Variables `FAIRGATE_A__B=value` as `a: {b: value}`; values are read as YAML.
 
-    An empty variable counts as not set. `FAIRGATE_CONFIG` and Kubernetes' service links are no
+    An empty variable counts as not set. `NO_SETTINGS` and Kubernetes' service links are no
     settings.
     """
     tree = Tree()
     for name in sorted(environ):
         text = environ[name]
-        if not name.startswith(PREFIX) or not text or name == CONFIG_VARIABLE:
+        if not name.startswith(PREFIX) or not text or name in NO_SETTINGS:
             continue
         if SERVICE_LINK.fullmatch(name):
             continue
