@@ -23,6 +23,11 @@ UrlOption = Annotated[
 ]
 KeyOption = Annotated[str | None, typer.Option("--admin-key", help="Default: $FAIRGATE_ADMIN_KEY.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="As it came, for programs.")]
+KeyId = Annotated[str, typer.Argument(help="As `keys list` tells it.")]
+TenantName = Annotated[str, typer.Argument(help="Of the tenant.")]
+UserName = Annotated[str, typer.Argument(help="Of the user.")]
+TierName = Annotated[str, typer.Argument(help="Of the tier.")]
+ReplicaName = Annotated[str, typer.Argument(help="As `replicas list` tells it.")]
 CascadeOption = Annotated[bool, typer.Option(help="Its users and keys as well.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would happen.")]
 
@@ -140,7 +145,11 @@ def keys_list(
 
 
 def keys_show(
-    id: str, *, gateway: UrlOption = None, admin_key: KeyOption = None, as_json: JsonOption = False
+    id: KeyId,
+    *,
+    gateway: UrlOption = None,
+    admin_key: KeyOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """One key."""
     with gateway_at(gateway, admin_key) as remote:
@@ -148,7 +157,11 @@ def keys_show(
 
 
 def keys_block(
-    id: str, *, gateway: UrlOption = None, admin_key: KeyOption = None, as_json: JsonOption = False
+    id: KeyId,
+    *,
+    gateway: UrlOption = None,
+    admin_key: KeyOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Let a key open nothing for now."""
     with gateway_at(gateway, admin_key) as remote:
@@ -156,7 +169,11 @@ def keys_block(
 
 
 def keys_unblock(
-    id: str, *, gateway: UrlOption = None, admin_key: KeyOption = None, as_json: JsonOption = False
+    id: KeyId,
+    *,
+    gateway: UrlOption = None,
+    admin_key: KeyOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Let it open again."""
     with gateway_at(gateway, admin_key) as remote:
@@ -164,7 +181,7 @@ def keys_unblock(
 
 
 def keys_rotate(
-    id: str,
+    id: KeyId,
     *,
     overlap_s: Annotated[float, typer.Option(help="The present form stays good so long.")] = 0.0,
     gateway: UrlOption = None,
@@ -197,7 +214,7 @@ def tenants_list(
 
 @tenants.command("create")
 def tenants_create(
-    name: str,
+    name: TenantName,
     *,
     weight: Annotated[float | None, typer.Option(help="Its share among the tenants.")] = None,
     gateway: UrlOption = None,
@@ -212,11 +229,11 @@ def tenants_create(
 
 @tenants.command("set")
 def tenants_set(
-    name: str,
+    name: TenantName,
     *,
     weight: Annotated[float | None, typer.Option(help="Its share among the tenants.")] = None,
-    requests_per_minute: Annotated[int | None, typer.Option(min=1)] = None,
-    tokens_per_minute: Annotated[int | None, typer.Option(min=1)] = None,
+    requests_per_minute: Annotated[int | None, typer.Option(min=1, help="At most.")] = None,
+    tokens_per_minute: Annotated[int | None, typer.Option(min=1, help="At most.")] = None,
     concurrent: Annotated[int | None, typer.Option(min=1, help="Of its requests at once.")] = None,
     gateway: UrlOption = None,
     admin_key: KeyOption = None,
@@ -237,7 +254,7 @@ def tenants_set(
 
 @tenants.command("remove")
 def tenants_remove(
-    name: str,
+    name: TenantName,
     *,
     cascade: CascadeOption = False,
     gateway: UrlOption = None,
@@ -263,8 +280,8 @@ def users_list(
 
 @users.command("create")
 def users_create(
-    tenant: str,
-    name: str,
+    tenant: TenantName,
+    name: UserName,
     *,
     weight: Annotated[float | None, typer.Option(help="Its share in the tenant.")] = None,
     gateway: UrlOption = None,
@@ -279,7 +296,7 @@ def users_create(
 
 @users.command("remove")
 def users_remove(
-    tenant: str, name: str, *, gateway: UrlOption = None, admin_key: KeyOption = None
+    tenant: TenantName, name: UserName, *, gateway: UrlOption = None, admin_key: KeyOption = None
 ) -> None:
     """Remove a user's line: weight and limits are the default ones again."""
     with gateway_at(gateway, admin_key) as remote:
@@ -300,7 +317,7 @@ def tiers_list(
 
 @tiers.command("remove")
 def tiers_remove(
-    name: str,
+    name: TierName,
     *,
     moved_to: Annotated[str, typer.Option(help="Where its requests and keys go.")],
     dry_run: DryRunOption = False,
@@ -396,7 +413,7 @@ def replicas_list(
 
 @replicas.command("add")
 def replicas_add(
-    url: str,
+    url: Annotated[str, typer.Argument(help="Of the engine.")],
     *,
     model: Annotated[str | None, typer.Option(help="Default: those it lists itself.")] = None,
     max_num_seqs: Annotated[int | None, typer.Option(help="Its slots; default: learnt.")] = None,
@@ -412,7 +429,7 @@ def replicas_add(
 
 def _deed(verb: str, word: str) -> Callable[..., None]:
     def command(
-        name: str,
+        name: ReplicaName,
         *,
         gateway: UrlOption = None,
         admin_key: KeyOption = None,
@@ -430,7 +447,9 @@ replicas.command("undrain")(_deed("undrain", "Use a drained replica again."))
 
 
 @replicas.command("remove")
-def replicas_remove(name: str, *, gateway: UrlOption = None, admin_key: KeyOption = None) -> None:
+def replicas_remove(
+    name: ReplicaName, *, gateway: UrlOption = None, admin_key: KeyOption = None
+) -> None:
     """Remove a replica that was added here; what runs there is finished."""
     with gateway_at(gateway, admin_key) as remote:
         remote.ask("DELETE", "replicas", name)
