@@ -194,7 +194,7 @@ def keys_rotate(
     _show_made(made, as_json=as_json)
 
 
-def keys_revoke(id: str, *, gateway: UrlOption = None, admin_key: KeyOption = None) -> None:
+def keys_revoke(id: KeyId, *, gateway: UrlOption = None, admin_key: KeyOption = None) -> None:
     """Remove a key: it opens nothing from now on."""
     with gateway_at(gateway, admin_key) as remote:
         remote.ask("DELETE", "keys", id)
