@@ -9,6 +9,8 @@ from gateway.tenancy.store.port import Deed, Kept, Kind, Store, Write
 from gateway.tenancy.store.redis import RedisStore
 from gateway.tenancy.store.sqlite import SqliteStore
 
+PATIENT_S = 10.0
+"""Where a test is not about the budget of requests: its machine may be busy."""
 DEED = Deed(at=1.5, who="ann", action="key.create", request_id="r-1")
 
 
@@ -28,7 +30,9 @@ class Place:
             case "sqlite":
                 return SqliteStore(self.file, kept)
             case "redis":
-                return RedisStore(self._redis_url, prefix=self._prefix, kept=kept)
+                return RedisStore(
+                    self._redis_url, prefix=self._prefix, kept=kept, quick_s=PATIENT_S
+                )
         self._memory = self._memory or MemoryStore(kept)
         return self._memory
 

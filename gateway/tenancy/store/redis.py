@@ -81,10 +81,12 @@ class RedisStore:
         prefix: str = PREFIX,
         kept: Kept | None = None,
         clock: Callable[[], float] = monotonic,
+        quick_s: float = QUICK_S,
     ) -> None:
         self._kept = kept or Kept()
         self._names = Names(prefix=prefix)
         self._clock = clock
+        self._quick_s = quick_s
         self._paused_until = 0.0
         self._where = _without_password(url)
         # No retries inside: a commit that may have been made must not be made again.
@@ -223,7 +225,7 @@ class RedisStore:
         if self._clock() < self._paused_until:
             raise StoreError(f"{self._where} did not answer a moment ago")
         try:
-            async with self._within(QUICK_S):
+            async with self._within(self._quick_s):
                 yield
         except StoreError:
             self._paused_until = self._clock() + PAUSE_S

@@ -41,8 +41,10 @@ T = TypeVar("T")
 CALL_S = 30.0
 """How long one call may take, those before it included; a disk that hangs must not hang callers.
 
-Reading a hundred thousand records, or writing them in one commit, takes some seconds.
+Reading a hundred thousand records takes some seconds.
 """
+WRITE_S = 0.001
+"""What each record of a commit adds to that."""
 CALLS_MAX = 1000
 """Calls that wait for the thread."""
 HARMLESS = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL})
@@ -106,7 +108,8 @@ class SqliteStore:
                 deed=deed,
                 answer=kept_answer,
                 kept=self._kept,
-            )
+            ),
+            CALL_S + WRITE_S * len(writes),
         )
 
     async def audit(
@@ -144,16 +147,16 @@ class SqliteStore:
 
         return await self._call(look)
 
-    async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    async def _write(self, work: Callable[[sqlite3.Connection], T], limit_s: float = CALL_S) -> T:
         def write() -> T:
             connection = self._connected(creates=True)
             assert connection is not None
             check_schema(connection, self._path)
             return work(connection)
 
-        return await self._call(write)
+        return await self._call(write, limit_s)
 
-    async def _call(self, work: Callable[[], T]) -> T:
+    async def _call(self, work: Callable[[], T], limit_s: float = CALL_S) -> T:
         """Run `work` in the thread. It is done even if its caller is cancelled or gives up."""
         if self._is_closed:
             raise StoreError(f"{self._path}: the store is closed")
@@ -163,9 +166,9 @@ class SqliteStore:
         loop = asyncio.get_running_loop()
         future = loop.run_in_executor(self._worker, partial(self._guarded, work))
         future.add_done_callback(self._done)
-        done, _ = await asyncio.wait({future}, timeout=CALL_S)
+        done, _ = await asyncio.wait({future}, timeout=limit_s)
         if not done:
-            raise StoreError(f"{self._path}: the disk did not answer within {CALL_S:g} s")
+            raise StoreError(f"{self._path}: the disk did not answer within {limit_s:g} s")
         return future.result()
 
     def _done(self, future: "asyncio.Future[T]") -> None:
