@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import schemathesis
@@ -87,7 +87,9 @@ class Place:
             if route is not None:
                 _name_fields(operation, FIELDS.get(route.name, {}))
         new = told["components"]["schemas"]["NewReplica"]
-        told["components"]["schemas"]["NewReplica"] = {"anyOf": [{"const": {"url": NOBODY}}, new]}
+        new["properties"]["url"], new["required"] = {"const": NOBODY}, ["url"]
+        for other in ("dns", "api_key_env", "ca_file", "model"):
+            del new["properties"][other]
         return told
 
 
@@ -138,7 +140,7 @@ def ask_everything(document: dict[str, Any], url: str, *paths: str) -> Counter[i
     """
     statuses: Counter[int] = Counter()
     for found in schemathesis.openapi.from_dict(document).get_all_operations():
-        operation = found.ok()
+        operation = cast(Any, found).ok()
         if operation.path == ENDLESS or (paths and operation.path not in paths):
             continue
         for mode in GenerationMode:
@@ -152,7 +154,7 @@ def _ask(operation: Any, mode: GenerationMode, url: str, statuses: Counter[int])
         phases=(Phase.generate,), suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(case=operation.as_strategy(mode))
-    def ask(case: schemathesis.Case) -> None:
+    def ask(case: "schemathesis.Case[Any]") -> None:
         answer = case.call(base_url=url, timeout=20)
         statuses[answer.status_code] += 1
         case.validate_response(answer, checks=list(CHECKS))
