@@ -7,6 +7,7 @@ when it may be used is not known here.
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import ConfigDict
 
 from gateway.admin.desk import Desk, answer_of
 from gateway.admin.paging import Listing, Page, page_of
@@ -36,6 +37,11 @@ ReplicaName = Annotated[
 class NewReplica(ReplicaSection):
     """One engine by its URL, or all addresses of a name; keys are those of the file."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {"url": "http://gpu1:8000", "model": "llama-3-8b", "max_num_seqs": 256}
+        }
+    )
     model: Name | None = None
     """The model it serves; None: those that it lists itself."""
 

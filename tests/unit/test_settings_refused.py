@@ -316,3 +316,32 @@ def test_no_message_repeats_a_secret(load: Loading, text: str) -> None:
     """Start-up errors end in log collectors that everybody can read."""
     errors = "\n".join(load.errors(text, environ={"FAIRGATE_ADMIN__KEY": "sk-secret"}))
     assert "sk-secret" not in errors.replace("_", "-")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("listen: {port: 9000, admin_port: 9000}",
+         "fairgate.yaml:2: listen.admin_port: must be another port than listen.port"),
+        (f"admin: {{keys: [{{name: a, key_sha256: {SHA}}}, {{name: a, key_sha256: {'b' * 64}}}]}}",
+         "fairgate.yaml:2: admin.keys[1].name: another admin key has this name"),
+        (f"admin: {{key_sha256: {SHA}, keys: [{{name: a, key_sha256: {SHA}}}]}}",
+         "fairgate.yaml:2: admin.keys[0].key_sha256: another admin key has this hash"),
+        (f"admin: {{key_sha256: {SHA}}}\nkeys: [{{tenant: t, key_sha256: {SHA}}}]",
+         "fairgate.yaml:2: admin.key_sha256: a user's key has this hash"),
+    ],
+)  # fmt: skip
+def test_operators_are_told_apart_from_one_another_and_from_users(
+    load: Loading, text: str, expected: str
+) -> None:
+    """An audit with two people of one name names nobody; a user's key must not drain machines."""
+    assert load.errors(REPLICA + text) == (expected,)
+
+
+@pytest.mark.parametrize(
+    "entry", ["10.0.0.0/99", "http://gpu0", "a b", "", "*", "1:2:3", "10.0.0.0/8/8"]
+)
+def test_a_place_for_replicas_that_is_none_is_refused(load: Loading, entry: str) -> None:
+    """A rule with a typo allows something else than was meant."""
+    (error,) = load.errors(REPLICA + f"admin: {{upstreams: ['{entry}']}}")
+    assert error.startswith("fairgate.yaml:2: admin.upstreams")
