@@ -8,12 +8,14 @@ from typing import NoReturn
 
 from gateway.api import continuing, outgoing
 from gateway.api.continuing import ContinueElsewhereError
+from gateway.api.interruption import Interruption
 from gateway.api.life import Life
 from gateway.api.openai import EngineError, engine_error
+from gateway.api.outlet import Outlet
 from gateway.api.passing import beginning_of, error_body_of, first_event_of
-from gateway.api.reply import EVENT_STREAM, JSON_TYPE, Direct, Reply
+from gateway.api.reply import EVENT_STREAM, JSON_TYPE, Reply
+from gateway.api.served import describe
 from gateway.api.shapes import shape_of
-from gateway.api.stored import Place
 from gateway.api.surroundings import Surroundings
 from gateway.continuation import resume
 from gateway.continuation.strand import Strand
@@ -55,24 +57,19 @@ class Exchange:
         self._reply = reply
         self._grant = grant
         self._around = surroundings
-        self._rewrite = surroundings.rewrite_for(life)
+        self._outlet = Outlet(
+            reply, surroundings.rewrite_for(life), life.strand, surroundings.clock
+        )
         self._strand = life.strand
         """What is kept of a stream that may be continued; None for any other."""
         self._resumes = life.strand is not None
         """Whether it goes on with a stream that broke elsewhere."""
-        self._is_moving = False
         self._answer: Answer | None = None
         self._sends = 0
         self._sent_at: float | None = None
         self._is_passing = False
         """Whether anything of the answer may have reached the client."""
-        self._cancels = 0
-        """How often the task that carries it was cancelled from here."""
-        self._is_cut_off = False
-        self._farewell: GatewayError | None = None
-        """What its client is told, where it is ended for no fault of anybody."""
-        self._unsent: int | None = None
-        """What the client had not taken when it was last looked at."""
+        self._interruption: Interruption | None = None
         self._meter: StreamMeter | PlainMeter = PlainMeter(surroundings.clock)
         self._outcome: Outcome | None = None
         """Set where the end of the upstream alone does not tell it."""
@@ -80,8 +77,6 @@ class Exchange:
         """Likewise, what of the engine is to blame."""
         self._is_left = False
         """Whether the upstream was ended from here."""
-        self.writing_since: float | None = None
-        """When the write began that the client has not taken yet; for the watch on stalls."""
 
     @property
     def request_id(self) -> str:
@@ -111,7 +106,7 @@ class Exchange:
     @property
     def silent_since(self) -> float | None:
         """When it last heard output, or was sent; None while the client holds it up."""
-        if self.writing_since is not None:
+        if self._outlet.writing_since is not None:
             return None
         return self._meter.last_at or self._sent_at
 
@@ -123,15 +118,16 @@ class Exchange:
         try:
             await self._run()
         except asyncio.CancelledError:
-            if not self._is_interrupted():
+            interruption = self._interruption
+            if interruption is None or not interruption.is_alone():
                 raise
-            if self._is_cut_off:
+            if interruption.is_cut_off:
                 self.abandoned()
                 raise ClientStalledError from None
-            if self._farewell is not None:
+            if interruption.farewell is not None:
                 self.abandoned()
-                raise self._farewell from None
-            if self._is_moving:
+                raise interruption.farewell from None
+            if interruption.is_move:
                 self._outcome = Outcome.CANCELLED
             else:
                 self._fault = Fault.STALLED
@@ -145,30 +141,26 @@ class Exchange:
                 raise self._broken(error) from None
             raise RetryElsewhereError(self._grant.replica, error) from None
 
+    @property
+    def writing_since(self) -> float | None:
+        """When the write began that the client has not taken yet; for the watch on stalls."""
+        return self._outlet.writing_since
+
     def look_at_client(self, now: float) -> None:
-        """A client that has taken anything since the last look is slow, and no more than that."""
-        direct = self._reply.direct
-        if self.writing_since is None or direct is None:
-            self._unsent = None
-            return
-        unsent = direct.unsent()
-        if self._unsent is not None and unsent < self._unsent:
-            self.writing_since = now
-        self._unsent = unsent
+        """See `Outlet.look_at_client`."""
+        self._outlet.look_at_client(now)
 
     def cut_off(self, task: "asyncio.Task[None]") -> None:
         """The client takes nothing any more: leave it, and stop the engine."""
-        self._is_cut_off = True
-        self._interrupt(task)
+        self._interrupted(task).is_cut_off = True
 
     def give_up(self, task: "asyncio.Task[None]") -> None:
         """The engine has stalled: end this, which `task` carries, as a failure of the engine."""
-        self._interrupt(task)
+        self._interrupted(task)
 
     def end(self, task: "asyncio.Task[None]", farewell: GatewayError) -> None:
         """It must not go on here, nor elsewhere: tell its client, and stop the engine."""
-        self._farewell = farewell
-        self._interrupt(task)
+        self._interrupted(task).farewell = farewell
 
     def move_away(self, task: "asyncio.Task[None]") -> bool:
         """Let another replica go on with the stream that `task` carries.
@@ -178,19 +170,21 @@ class Exchange:
         strand = self._strand
         if (
             not self._is_passing
-            or self._cancels
-            or self.writing_since is not None  # what is being written would be lost
+            or self._interruption is not None
+            or self._outlet.writing_since is not None  # what is being written would be lost
             or strand is None
             or not strand.can_go_on
         ):
             return False
-        self._is_moving = True
-        self._interrupt(task)
+        self._interrupted(task).is_move = True
         return True
 
-    def _interrupt(self, task: "asyncio.Task[None]") -> None:
-        self._cancels += 1
-        task.cancel()
+    def _interrupted(self, task: "asyncio.Task[None]") -> Interruption:
+        found = self._interruption
+        if found is None:
+            found = self._interruption = Interruption()
+        found.strike(task)
+        return found
 
     async def _run(self) -> None:
         try:
@@ -202,7 +196,10 @@ class Exchange:
         self._is_passing = True
         if self._life.route.events is Events.RESPONSE:
             self._note_place(first)
-        self._describe(answer)
+        if self._resumes:
+            continuing.resumed(self._life)
+        else:
+            describe(self._life, self._reply, answer)
         try:
             if isinstance(self._meter, StreamMeter):
                 await self._pass_stream(answer, first)
@@ -220,18 +217,10 @@ class Exchange:
             self.close()
             if strand.can_go_on:
                 self._life.strand = strand
-                return ContinueElsewhereError(self._grant.replica, error, is_moved=self._is_moving)
+                is_moved = self._interruption is not None and self._interruption.is_move
+                return ContinueElsewhereError(self._grant.replica, error, is_moved=is_moved)
             obstacle = strand.standing
         return continuing.explained(error, obstacle)
-
-    def _is_interrupted(self) -> bool:
-        """Whether the cancellation under way is ours alone; it is taken back then."""
-        task, others = asyncio.current_task(), 1
-        assert task is not None
-        while self._cancels:
-            self._cancels -= 1
-            others = task.uncancel()
-        return others == 0
 
     def abandoned(self) -> None:
         """The client left: charge what was produced."""
@@ -274,7 +263,7 @@ class Exchange:
             problem = engine_error(answer.status, await error_body_of(answer))
         elif isinstance(self._meter, PlainMeter):
             held_max = (
-                WHOLE_ANSWER_BYTES_MAX if self._rewrite is None else REWRITTEN_ANSWER_BYTES_MAX
+                WHOLE_ANSWER_BYTES_MAX if self._outlet.rewrite is None else REWRITTEN_ANSWER_BYTES_MAX
             )
             first = await beginning_of(answer, held_max)
         return answer, first, problem
@@ -318,7 +307,7 @@ class Exchange:
         assert life.asked is not None
         if self._resumes:
             return resume.PATH, await continuing.rest_of(life, self._around, replica)
-        self._strand = strand = continuing.strand_for(life, self._around, replica)
+        self._strand = self._outlet.strand = strand = continuing.strand_for(life, self._around, replica)
         priority = self._around.engine_priority(replica, life.asked.tier)
         asks_ids = strand is not None and not strand.shows_ids
         return life.route.engine_path, outgoing.body(life, priority, asks_ids=asks_ids)
@@ -333,88 +322,28 @@ class Exchange:
 
     def _note_place(self, first: bytes) -> None:
         """Before its client can ask for it: where the response lies that just began."""
-        life, meter = self._life, self._meter
+        meter = self._meter
         if isinstance(meter, StreamMeter):
             ident = None if meter.ident is None else meter.ident.decode()
         else:
             ident = response_id_in(first)
-        if ident is None:
-            return
-        assert life.asked is not None
-        place = Place(
-            replica=self._grant.replica,
-            tenant=life.asked.tenant,
-            user=life.asked.user,
-            alias=life.alias,
-            service_tier=self._around.service_tier_for(life),
-        )
-        self._around.places.note(ident, place)
-
-    def _describe(self, answer: Answer) -> None:
-        """Headers that tell the client how it was served; a comment, where it goes on."""
-        life, reply = self._life, self._reply
-        if self._resumes:
-            continuing.resumed(life)
-            return
-        if answer.content_encoding is not None:
-            reply.add_header(b"content-encoding", answer.content_encoding)
-        reply.add_header(b"x-fairgate-queue-ms", b"%d" % round(life.waited_s * 1000))
-        reply.add_header(b"x-fairgate-replica", life.replica.encode("latin-1", "replace"))
-        if life.position:
-            reply.add_header(b"x-fairgate-position", b"%d" % life.position)
-        if life.alias is not None:
-            reply.add_header(b"x-fairgate-model", life.model.encode("latin-1", "replace"))
+        if ident is not None:
+            self._around.note_place(ident, self._life, self._grant.replica)
 
     async def _pass_stream(self, answer: Answer, first: bytes) -> None:
-        reply, rewrite, strand, clock = (
-            self._reply, self._rewrite, self._strand, self._around.clock
-        )  # fmt: skip
-        await reply.begin_stream(answer.header(b"content-type") or EVENT_STREAM)
-        data = first
+        await self._reply.begin_stream(answer.header(b"content-type") or EVENT_STREAM)
         try:
-            while data:
-                if strand is not None:
-                    data = strand.chunk(data)
-                if rewrite is not None and data:
-                    data = rewrite.chunk(data)
-                if data:
-                    self.writing_since = clock()
-                    await reply.write(data)
-                    self.writing_since = None
-                if reply.direct is not None and not (strand is not None and strand.is_broken):
-                    await self._pour(answer, reply.direct)
-                if strand is not None and strand.is_broken:
-                    break
-                data = await answer.read()
+            await self._outlet.carry(answer, first)
         except UpstreamBrokenError:
-            if strand is None or not strand.is_finished:
+            if not self._has_all():
                 raise
-        finally:
-            # From here on only the client can hold it up.
-            self.writing_since = clock()
-            # Also of a stream that broke off: what is held back had arrived.
-            if rewrite is not None and (rest := rewrite.rest()):
-                await reply.write(rest)
-        await reply.finish(self._missing_end())
+        await self._reply.finish(self._missing_end())
 
-    async def _pour(self, answer: Answer, direct: Direct) -> None:
-        """Let what arrives pass without a turn of the loop, while the client keeps up."""
-        await answer.pour(self._pushed)
-        if self.writing_since is not None:
-            await direct.drained()
-            self.writing_since = None
-
-    def _pushed(self, data: bytes) -> bool:
-        """Some of the stream arrived; returns whether the client keeps up."""
-        strand = self._strand
-        if strand is not None:
-            data = strand.chunk(data)
-        if self._rewrite is not None and data:
-            data = self._rewrite.chunk(data)
-        if not data or self._reply.push(data):
-            return strand is None or not strand.is_broken
-        self.writing_since = self._around.clock()
-        return False
+    def _has_all(self) -> bool:
+        """Whether the engine said all that there is to say."""
+        if self._strand is not None:
+            return self._strand.is_finished
+        return isinstance(self._meter, StreamMeter) and self._meter.is_done
 
     def _missing_end(self) -> bytes:
         """What an ended stream lacks. Raises UpstreamFailedError for one that merely ends.
@@ -424,18 +353,19 @@ class Exchange:
         if self._strand is not None:
             self.close()
             end = continuing.end_of(self._strand)
-            return end if self._rewrite is None or not end else self._rewrite.chunk(end)
+            rewrite = self._outlet.rewrite
+            return end if rewrite is None or not end else rewrite.chunk(end)
         meter = self._meter
         assert isinstance(meter, StreamMeter)
         if meter.error_event is not None:
             self._life.failed(engine_error(200, meter.error_event).as_error())
-            return b"" if meter.is_done else shape_of(self._life.route).end
+            return self._outlet.rest() if meter.is_done else shape_of(self._life.route).end
         if meter.is_done:
-            return b""
+            return self._outlet.rest()
         raise UpstreamFailedError("The engine ended the stream without finishing it.")
 
     async def _pass_plain(self, answer: Answer, first: bytes) -> None:
-        reply, rewrite = self._reply, self._rewrite
+        reply, rewrite = self._reply, self._outlet.rewrite
         is_whole = answer.is_complete and not answer.has_data
         if is_whole and rewrite is not None:
             first = rewrite.plain(first)
@@ -446,9 +376,7 @@ class Exchange:
         await reply.begin(answer.status, headers)
         data = first
         while data:
-            self.writing_since = self._around.clock()
-            await reply.write(data)
-            self.writing_since = None
+            await self._outlet.write(data)
             data = await answer.read()
         await reply.finish()
 

@@ -9,12 +9,10 @@ from typing import Any
 
 import orjson
 
-from gateway.upstream.frames import end_of_events, events_in, read_event
+from gateway.api.whole import HELD_BYTES_MAX, WholeEvents
+from gateway.upstream.frames import events_in, read_event
 from gateway.upstream.json_text import member, with_value, without
 from gateway.upstream.sse import Events
-
-HELD_BYTES_MAX = 1 << 20
-"""No more than this is held back; an event longer than this is passed on unchanged."""
 
 _DATA = re.compile(rb"data: ?([^\r\n]*)")
 _DATA_AHEAD = re.compile(rb"[\r\n](?=data:)")
@@ -42,8 +40,8 @@ class Rewrite:
     """Changes the `model` and `service_tier` of answers and of each event, and strips usage."""
 
     __slots__ = (
-        "_added", "_drops_lf", "_finished", "_head", "_held", "_inside", "_model", "_renames",
-        "_strips", "_tail", "_tier",
+        "_added", "_drops_lf", "_finished", "_head", "_inside", "_model", "_renames", "_strips",
+        "_tail", "_tier", "_whole",
     )  # fmt: skip
 
     def __init__(
@@ -63,8 +61,7 @@ class Rewrite:
         named = rb"\3" if self._model is None else _escaped(self._model)
         self._head = b"\\1%b\\2%b" % (_escaped(self._added), named)
         self._tail = b'"model":%b\\1' % _escaped(self._model or b"")
-        self._held = b""
-        """The beginning of an event."""
+        self._whole = WholeEvents()
         self._finished: list[bytes] = []
         """Chunks that end a choice: with the usage asked for, vLLM puts into the usage chunk what
         else stands in them."""
@@ -82,33 +79,28 @@ class Rewrite:
 
         Only a chunk that ends a choice waits for the event after it, where usage is stripped.
         """
-        if self._held or self._drops_lf or not data.endswith(b"\n\n"):
-            data = self._whole(data)
+        if self._drops_lf and data:
+            self._drops_lf = False
+            data = data.removeprefix(b"\n")
+        if self._whole.held or not data.endswith(b"\n\n"):
+            data = self._whole.chunk(data)
         if not self._finished:
             clean = self._quick(data)
             if clean is not None:
                 return clean
         return b"".join([*map(self._event, events_in(data))])
 
-    def rest(self) -> bytes:
-        """What is still held back at the end of the stream."""
-        rest = b"".join([*self._finished, self._held])
-        self._finished, self._held = [], b""
-        return rest
+    def waiting(self) -> bytes:
+        """Whole events that are still held back, however the stream ended."""
+        waiting = b"".join(self._finished)
+        self._finished = []
+        return waiting
 
-    def _whole(self, data: bytes) -> bytes:
-        """Hold back the beginning of an event at the end; return what is complete."""
-        if self._drops_lf and data:
-            self._drops_lf = False
-            data = data.removeprefix(b"\n")
-        seen = len(self._held)
-        data = self._held + data
-        end = end_of_events(data, seen)
-        self._held = data[end:]
-        if len(self._held) <= HELD_BYTES_MAX:
-            return data[:end]
-        self._held = b""
-        return data
+    def rest(self) -> bytes:
+        """All that is still held back at the end of a stream that ended well."""
+        rest = self.waiting() + self._whole.held
+        self._whole.held = b""
+        return rest
 
     def _quick(self, data: bytes) -> bytes | None:
         """Whole events in their new form where a few searches tell it; None where they do not."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from gateway.api.auth import Asking
 from gateway.api.life import Life
 from gateway.api.rewrite import Rewrite
-from gateway.api.stored import Places
+from gateway.api.stored import Place, Places
 from gateway.upstream.fleet import Fleet
 
 
@@ -39,6 +39,18 @@ class Surroundings:
             strips_usage=call.asks_usage,
             events=life.route.events if call.streams else None,
         )
+
+    def note_place(self, response_id: str, life: Life, replica: str) -> None:
+        """A response was made for this request, and lies on `replica`."""
+        assert life.asked is not None
+        place = Place(
+            replica=replica,
+            tenant=life.asked.tenant,
+            user=life.asked.user,
+            alias=life.alias,
+            service_tier=self.service_tier_for(life),
+        )
+        self.places.note(response_id, place)
 
     def service_tier_for(self, life: Life) -> str | None:
         """The tier used, in the client's words; None where it did not ask for one."""
