@@ -80,7 +80,10 @@ class BodyTooLargeError(GatewayError):
 
 
 class StorageFullError(GatewayError):
-    """What has to be stored before it can be sent on finds no room: a fault of this machine."""
+    """What has to be stored before it can be sent on finds no room, or cannot be read again.
+
+    A fault of this machine's.
+    """
 
     status, type, code = 507, "server_error", "storage_full"
 

@@ -263,7 +263,9 @@ class Exchange:
             problem = engine_error(answer.status, await error_body_of(answer))
         elif isinstance(self._meter, PlainMeter):
             held_max = (
-                WHOLE_ANSWER_BYTES_MAX if self._outlet.rewrite is None else REWRITTEN_ANSWER_BYTES_MAX
+                WHOLE_ANSWER_BYTES_MAX
+                if self._outlet.rewrite is None
+                else REWRITTEN_ANSWER_BYTES_MAX
             )
             first = await beginning_of(answer, held_max)
         return answer, first, problem
@@ -307,7 +309,8 @@ class Exchange:
         assert life.asked is not None
         if self._resumes:
             return resume.PATH, await continuing.rest_of(life, self._around, replica)
-        self._strand = self._outlet.strand = strand = continuing.strand_for(life, self._around, replica)
+        strand = continuing.strand_for(life, self._around, replica)
+        self._strand = self._outlet.strand = strand
         priority = self._around.engine_priority(replica, life.asked.tier)
         asks_ids = strand is not None and not strand.shows_ids
         return life.route.engine_path, outgoing.body(life, priority, asks_ids=asks_ids)

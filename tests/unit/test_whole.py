@@ -8,7 +8,9 @@ from gateway.api.whole import BLANK_BYTES_MAX, HELD_BYTES_MAX, WholeEvents
 from tests.support.sse_reference import events_of
 
 EVENT = b"event: a\ndata: {}\n\n"
-PIECES = st.lists(st.sampled_from([b"data: x", b"data:", b": c", b"\n", b"\r", b"\r\n", b"\xe5\x8c"]))
+PIECES = st.lists(
+    st.sampled_from([b"data: x", b"data:", b": c", b"\n", b"\r", b"\r\n", b"\xe5\x8c"])
+)
 
 
 @given(pieces=PIECES)
