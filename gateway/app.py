@@ -92,7 +92,9 @@ class Gateway:
         )
         places = Places()
         self.relay = self._relay(policy, places)
-        stored = StoredResponses(places=places, fleet=self.fleet, keyring=keyring, asking=asking)
+        self._stored = StoredResponses(
+            places=places, fleet=self.fleet, keyring=keyring, asking=asking
+        )
         self._operations = operations = Operations(
             keyring=keyring,
             models=models,
@@ -101,7 +103,7 @@ class Gateway:
             operator_key_sha256=None if settings.is_local else admin_key_sha256,
         )
         self.app = build_app(operations, lifespan=self._lifespan)
-        front = Front(self.relay, stored, self.app, self.doors)
+        front = Front(self.relay, self._stored, self.app, self.doors)
         self.asgi = _with_cors(front, settings)
         self.surplus: ASGIApp = front.surplus
         """For connections beyond the bound."""
@@ -233,6 +235,7 @@ class Gateway:
         for exchange, task in list(self.relay.open.items()):
             if task is not None:
                 exchange.end(task, going())
+        self._stored.end(going())
 
     @asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
