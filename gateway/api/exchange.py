@@ -334,12 +334,18 @@ class Exchange:
             self._around.note_place(ident, self._life, self._grant.replica)
 
     async def _pass_stream(self, answer: Answer, first: bytes) -> None:
+        around, replica = self._around, self._grant.replica
         await self._reply.begin_stream(answer.header(b"content-type") or EVENT_STREAM)
+        stripping = self._outlet.rewrite if self._call.asks_usage else None
+        if stripping is not None:
+            stripping.fingerprint = around.fingerprints.get(replica)
         try:
             await self._outlet.carry(answer, first)
         except UpstreamBrokenError:
             if not self._has_all():
                 raise
+        if stripping is not None:
+            around.note_fingerprint(replica, stripping.fingerprint)
         await self._reply.finish(self._missing_end())
 
     def _has_all(self) -> bool:

@@ -14,6 +14,8 @@ from gateway.upstream.frames import events_in, read_event
 from gateway.upstream.json_text import member, with_value, without
 from gateway.upstream.sse import Events
 
+FINGERPRINT_BYTES_MAX = 256
+
 _DATA = re.compile(rb"data: ?([^\r\n]*)")
 _DATA_AHEAD = re.compile(rb"[\r\n](?=data:)")
 _MORE_DATA = re.compile(rb"(?:\r\n|\n|\r)data:[^\r\n]*")
@@ -41,7 +43,7 @@ class Rewrite:
 
     __slots__ = (
         "_added", "_drops_lf", "_finished", "_head", "_inside", "_model", "_renames", "_strips",
-        "_tail", "_tier", "_whole",
+        "_tail", "_tier", "_whole", "fingerprint",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +67,9 @@ class Rewrite:
         self._finished: list[bytes] = []
         """Chunks that end a choice: with the usage asked for, vLLM puts into the usage chunk what
         else stands in them."""
+        self.fingerprint: bytes | None = None
+        """The member, with a comma before it, that the engine moves from the end of each choice
+        into the usage chunk; as it was told last, be it of another stream."""
         self._drops_lf = False
         """The last line end removed was a CR, an LF may belong to it."""
 
@@ -92,9 +97,7 @@ class Rewrite:
 
     def waiting(self) -> bytes:
         """Whole events that are still held back, however the stream ended."""
-        waiting = b"".join(self._finished)
-        self._finished = []
-        return waiting
+        return b"".join(self._ended())
 
     def rest(self) -> bytes:
         """All that is still held back at the end of a stream that ended well."""
@@ -147,10 +150,15 @@ class Rewrite:
         ):
             finished.append(event)
             return b""
-        if not finished:
-            return event
+        return b"".join([*self._ended(), event]) if finished else event
+
+    def _ended(self) -> list[bytes]:
+        """The chunks that end a choice as they are without usage; they wait no more."""
+        finished, addition = self._finished, self.fingerprint
         self._finished = []
-        return b"".join([*finished, event])
+        if addition is None:
+            return finished
+        return [_with_last(each, addition) for each in finished]
 
     def _changed(self, event: bytes) -> bytes:
         """One event in its new form."""
@@ -179,9 +187,10 @@ class Rewrite:
         """Nothing, but line ends that belong to the event before; that gets the fingerprint."""
         at = text.index(b"{")
         found = member(text, at, b"system_fingerprint")
-        if found is not None and self._finished:
-            addition = b"," + text[found.start : found.end]
-            self._finished = [_with_last(each, addition) for each in self._finished]
+        if found is not None and found.end - found.start <= FINGERPRINT_BYTES_MAX:
+            self.fingerprint = b"," + text[found.start : found.end]
+        else:
+            self.fingerprint = None
         self._drops_lf = event.endswith(b"\r")
         return event[: len(event) - len(event.lstrip(b"\r\n"))]
 
