@@ -166,4 +166,6 @@ class Life:
             sequences=self.call.sequences,
             output_tokens_max=self.call.output_tokens_max,
             body_bytes=self.call.size,
+            session=self.asked.session,
+            prefix=self.prefix,
         )

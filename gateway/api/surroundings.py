@@ -9,7 +9,6 @@ from gateway.api.rewrite import Rewrite
 from gateway.api.stored import Place, Places
 from gateway.upstream.fleet import Fleet
 
-
 FINGERPRINTS_MAX = 1_024
 """Replicas whose latest one is remembered."""
 
