@@ -10,7 +10,7 @@ COMPILED := $(wildcard gateway/core/*.py) \
 		exchange.py framing.py front.py inbound.py interruption.py life.py models.py \
 		outflow.py outgoing.py outlet.py passing.py prefix.py relay.py reply.py \
 		rewrite.py routes.py served.py shapes.py skim.py strings.py surroundings.py \
-		whole.py wire.py) \
+		whole.py wire.py work.py) \
 	$(addprefix gateway/continuation/, strand.py) \
 	$(addprefix gateway/runtime/, admission.py dispatcher.py gate.py) \
 	$(addprefix gateway/telemetry/, metrics.py series.py) \

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 
 from gateway import __version__
 from gateway.api.auth import Asking
+from gateway.api.background import Backgrounds
 from gateway.api.crowd import UNBOUNDED, Crowd
 from gateway.api.doors import Doors, going
 from gateway.api.front import Front
@@ -90,10 +91,14 @@ class Gateway:
             service_tiers=settings.tier_by_service_tier,
             users=self._users,
         )
-        places = Places()
-        self.relay = self._relay(policy, places)
+        places, backgrounds = Places(), Backgrounds()
+        self.relay = self._relay(policy, places, backgrounds)
         self._stored = StoredResponses(
-            places=places, fleet=self.fleet, keyring=keyring, asking=asking
+            places=places,
+            fleet=self.fleet,
+            keyring=keyring,
+            asking=asking,
+            cancelled=backgrounds.cancelled,
         )
         self._operations = operations = Operations(
             keyring=keyring,
@@ -117,7 +122,7 @@ class Gateway:
             is_hungry=self._is_hungry,
         )
 
-    def _relay(self, policy: Policy, places: Places) -> Relay:
+    def _relay(self, policy: Policy, places: Places, backgrounds: Backgrounds) -> Relay:
         return Relay(
             gate=LocalGate(self.dispatcher, taken_back=lambda: self.metrics.recalled("queued")),
             fleet=self.fleet,
@@ -131,6 +136,7 @@ class Gateway:
             settled=self._settled,
             prefixes=Prefixes() if is_wanted(policy) else None,
             places=places,
+            backgrounds=backgrounds,
             continues=lambda tier: self.scheduler.policy.tiers[tier].continuation,
             continuation_wait_s=lambda: self.scheduler.policy.continuation_wait_s,
             doors=self.doors,
@@ -217,8 +223,14 @@ class Gateway:
         self.crowd.is_leaving = True
 
     def refuse(self) -> None:
-        """Refuse what comes; what waits and what runs goes on."""
+        """Refuse what comes; what waits and what runs goes on.
+
+        Whoever gave work to an engine and left cannot come back for it: it is waited for no more.
+        """
         self.doors.shut()
+        for exchange, task in list(self.relay.open.items()):
+            if task is not None and exchange.is_unwatched:
+                exchange.end(task, going())
 
     def inside(self) -> int:
         """Requests that were let in and have not ended."""

@@ -67,6 +67,12 @@ class ResponseNotFoundError(GatewayError):
     status, type, code = 404, "invalid_request_error", "response_not_found"
 
 
+class ResponseCancelledError(GatewayError):
+    """The response whose events are told was cancelled by another request."""
+
+    status, type, code = 409, "invalid_request_error", "response_cancelled"
+
+
 class MethodNotAllowedError(GatewayError):
     """The route exists, for another method."""
 

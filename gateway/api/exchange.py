@@ -4,28 +4,36 @@ The slot is returned when the *upstream* ends, not when the client has read ever
 """
 
 import asyncio
+from contextlib import nullcontext
 from typing import NoReturn
 
 from gateway.api import continuing, outgoing
 from gateway.api.continuing import ContinueElsewhereError
+from gateway.api.disconnect import ClientLeftError
 from gateway.api.interruption import Interruption
 from gateway.api.life import Life
 from gateway.api.openai import EngineError, engine_error
 from gateway.api.outlet import Outlet
 from gateway.api.passing import beginning_of, error_body_of, first_event_of
-from gateway.api.reply import EVENT_STREAM, JSON_TYPE, Reply
+from gateway.api.reply import EVENT_STREAM, Reply
 from gateway.api.served import describe
 from gateway.api.shapes import shape_of
 from gateway.api.surroundings import Surroundings
+from gateway.api.work import Work, working_on
 from gateway.continuation import resume
 from gateway.continuation.strand import Strand
 from gateway.core.messages import Fault, Outcome, Usage
-from gateway.errors import GatewayError, UpstreamFailedError, UpstreamTimeoutError
+from gateway.errors import (
+    GatewayError,
+    ResponseCancelledError,
+    UpstreamFailedError,
+    UpstreamTimeoutError,
+)
 from gateway.runtime.gate import Grant, RecalledError
 from gateway.upstream.connection import Answer, UpstreamBrokenError
 from gateway.upstream.figures import response_id_in
 from gateway.upstream.pieces import Sendable
-from gateway.upstream.sse import RESPONSE_TAIL_BYTES, Events, PlainMeter, StreamMeter
+from gateway.upstream.sse import Events, PlainMeter, StreamMeter, meter_of
 
 WHOLE_ANSWER_BYTES_MAX = 1 << 20
 """A plain answer up to this size is passed on when complete, so that it can still be retried."""
@@ -67,6 +75,8 @@ class Exchange:
         self._answer: Answer | None = None
         self._sends = 0
         self._sent_at: float | None = None
+        self._work: Work | None = None
+        """What the engine finishes whoever waits for it."""
         self._is_passing = False
         """Whether anything of the answer may have reached the client."""
         self._interruption: Interruption | None = None
@@ -106,14 +116,15 @@ class Exchange:
     @property
     def silent_since(self) -> float | None:
         """When it last heard output, or was sent; None while the client holds it up."""
-        if self._outlet.writing_since is not None:
+        if self._outlet.writing_since is not None or self.is_unwatched:
             return None
         return self._meter.last_at or self._sent_at
 
     async def run(self) -> None:
         """Carry it out.
 
-        Raises RetryElsewhereError, ContinueElsewhereError, or GatewayError for the client.
+        Raises RetryElsewhereError, ContinueElsewhereError, GatewayError for the client,
+        ClientStalledError and ClientLeftError.
         """
         try:
             await self._run()
@@ -121,25 +132,42 @@ class Exchange:
             interruption = self._interruption
             if interruption is None or not interruption.is_alone():
                 raise
-            if interruption.is_cut_off:
-                self.abandoned()
-                raise ClientStalledError from None
-            if interruption.farewell is not None:
-                self.abandoned()
-                raise interruption.farewell from None
-            if interruption.is_move:
-                self._outcome = Outcome.CANCELLED
-            else:
-                self._fault = Fault.STALLED
-            self.close()
-            self._grant.finish(Outcome.FAILED, fault=self._fault)
-            if self._strand is not None and self._strand.is_finished:
-                await self._reply.finish(self._missing_end())
-                return
-            error = UpstreamTimeoutError("The engine stopped answering.")
-            if self._is_passing:
-                raise self._broken(error) from None
-            raise RetryElsewhereError(self._grant.replica, error) from None
+            if self._work is not None and self._leaves_work(interruption):
+                await self._work.wait_ended()
+            await self._end_for(interruption)
+        finally:
+            if self._work is not None:
+                self._work.close()
+
+    async def _end_for(self, interruption: Interruption) -> None:
+        """What follows for the client; as `run`."""
+        if interruption.is_cut_off:
+            self.abandoned()
+            raise ClientStalledError from None
+        if interruption.is_departure:
+            self.abandoned()
+            raise ClientLeftError from None
+        if interruption.farewell is not None:
+            self.abandoned()
+            raise interruption.farewell from None
+        if interruption.is_move:
+            self._outcome = Outcome.CANCELLED
+        else:
+            self._fault = Fault.STALLED
+        self.close()
+        self._grant.finish(Outcome.FAILED, fault=self._fault)
+        if self._strand is not None and self._strand.is_finished:
+            await self._reply.finish(self._missing_end())
+            return
+        error = UpstreamTimeoutError("The engine stopped answering.")
+        if self._is_passing:
+            raise self._broken(error) from None
+        raise RetryElsewhereError(self._grant.replica, error) from None
+
+    @property
+    def is_unwatched(self) -> bool:
+        """Whether its client has all it waits for, and the engine works on."""
+        return self._work is not None and self._work.is_unwatched
 
     @property
     def writing_since(self) -> float | None:
@@ -192,6 +220,8 @@ class Exchange:
         except UpstreamBrokenError as broken:
             self._grant.finish(Outcome.FAILED, fault=broken.fault)
             raise RetryElsewhereError(self._grant.replica, _broke_off(broken)) from broken
+        if self._call.is_background and not self._around.is_leaving():
+            self._begin_work(first)
         answer.when_ended(self._ended)
         self._is_passing = True
         if self._life.route.events is Events.RESPONSE:
@@ -204,11 +234,43 @@ class Exchange:
             if isinstance(self._meter, StreamMeter):
                 await self._pass_stream(answer, first)
             else:
-                await self._pass_plain(answer, first)
+                await self._outlet.carry_plain(answer, first)
+                if self._work is not None:
+                    await self._work.wait_ended()
         except UpstreamBrokenError as broken:
             raise self._broken(_broke_off(broken)) from broken
         except UpstreamFailedError as failed:
             raise self._broken(failed) from None
+
+    def _begin_work(self, first: bytes) -> None:
+        """The engine was asked to go on whoever waits: see whether it does."""
+        response_id = working_on(self._meter, first)
+        if response_id is not None:
+            self._work = Work(
+                response_id, self._life, self._grant, self._around, streams=self._call.streams
+            )
+            self._work.begins(self._left, self._cancelled)
+
+    def _left(self) -> None:
+        """The client left events that go on."""
+        assert self._life.task is not None
+        self._interrupted(self._life.task).is_departure = True
+
+    def _cancelled(self) -> None:
+        """The response was cancelled by another request; vLLM 0.32 then never ends its events."""
+        assert self._life.task is not None
+        self.end(self._life.task, ResponseCancelledError("The response was cancelled."))
+
+    def _leaves_work(self, interruption: Interruption) -> bool:
+        """Whether its client is gone, and the engine goes on all the same."""
+        work, is_gone = self._work, interruption.is_cut_off or interruption.is_departure
+        if work is None or work.is_unwatched or not is_gone:
+            return False
+        work.is_unwatched = True
+        self._reply.cut()
+        self._outlet.writing_since = None
+        self.close()
+        return True
 
     def _broken(self, error: GatewayError) -> Exception:
         """What becomes of a stream that broke with `error` after its first byte."""
@@ -255,10 +317,12 @@ class Exchange:
     async def _asked(self) -> tuple[Answer, bytes, EngineError | None]:
         """What one engine says to the request. Raises RecalledError until it begins."""
         first, problem = b"", None
-        with self._grant.recallable(self._life.task):
+        is_kept = self._call.is_background
+        # What an engine does in the background it goes on with when it is hung up on.
+        with nullcontext() if is_kept else self._grant.recallable(self._life.task):
             answer = await self._sent()
             if answer.status < 400 and isinstance(self._meter, StreamMeter):
-                first, problem = await first_event_of(answer, self._meter)
+                first, problem = await first_event_of(answer, self._meter, is_kept=is_kept)
         if answer.status >= 400:
             problem = engine_error(answer.status, await error_body_of(answer))
         elif isinstance(self._meter, PlainMeter):
@@ -287,13 +351,8 @@ class Exchange:
         self._sent_at = self._around.clock()
         if life.sent_at is None:
             life.sent_at = self._sent_at
-        events = life.route.events
-        if self._call.streams and events is not None:
-            self._meter = StreamMeter(self._around.clock, grant.first_token, events)
-        elif events is Events.RESPONSE:
-            self._meter = PlainMeter(self._around.clock, tail_bytes=RESPONSE_TAIL_BYTES)
-        else:
-            self._meter = PlainMeter(self._around.clock)
+        streams, events = self._call.streams, life.route.events
+        self._meter = meter_of(events, self._around.clock, grant.first_token if streams else None)
         path, body = await self._request()
         self._answer = await self._around.fleet.client(grant.replica).send(
             path,
@@ -373,24 +432,10 @@ class Exchange:
             return self._outlet.rest()
         raise UpstreamFailedError("The engine ended the stream without finishing it.")
 
-    async def _pass_plain(self, answer: Answer, first: bytes) -> None:
-        reply, rewrite = self._reply, self._outlet.rewrite
-        is_whole = answer.is_complete and not answer.has_data
-        if is_whole and rewrite is not None:
-            first = rewrite.plain(first)
-        headers = [(b"content-type", answer.header(b"content-type") or JSON_TYPE)]
-        if is_whole:
-            await reply.whole(answer.status, headers, first)
-            return
-        await reply.begin(answer.status, headers)
-        data = first
-        while data:
-            await self._outlet.write(data)
-            data = await answer.read()
-        await reply.finish()
-
     def _ended(self, is_complete: bool) -> None:
         """The upstream ended: settle, whatever the client still has to read."""
+        if self.is_unwatched:
+            return
         meter, life = self._meter, self._life
         usage = meter.usage
         if isinstance(meter, StreamMeter):

@@ -4,6 +4,7 @@ It tells our own cancellations from those of others, and why they were made; not
 """
 
 import asyncio
+from collections.abc import Callable
 
 from gateway.errors import GatewayError
 
@@ -11,12 +12,14 @@ from gateway.errors import GatewayError
 class Interruption:
     """What one exchange was interrupted for; made when that happens, which is seldom."""
 
-    __slots__ = ("_cancels", "farewell", "is_cut_off", "is_move")
+    __slots__ = ("_cancels", "farewell", "is_cut_off", "is_departure", "is_move")
 
     def __init__(self) -> None:
         self._cancels = 0
         self.is_cut_off = False
         """The client takes nothing any more."""
+        self.is_departure = False
+        """The client left, and its engine goes on."""
         self.is_move = False
         """Another replica is to go on."""
         self.farewell: GatewayError | None = None
@@ -35,3 +38,16 @@ class Interruption:
             self._cancels -= 1
             others = task.uncancel()
         return others == 0
+
+
+class Leaver:
+    """Stands for a task that goes on when its client leaves, but in another way."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self, left: Callable[[], None]) -> None:
+        self._left = left
+
+    def cancel(self) -> None:
+        """The client left."""
+        self._left()

@@ -5,6 +5,7 @@ from typing import Any
 
 from gateway.api.auth import Asked
 from gateway.api.call import Call
+from gateway.api.disconnect import Departure
 from gateway.api.routes import Route
 from gateway.continuation.eligible import Verdict
 from gateway.continuation.obstacles import Obstacle
@@ -19,9 +20,9 @@ class Life:
 
     __slots__ = (
         "asked", "attempts", "began_at", "body_bytes", "broke_at", "call", "continuations",
-        "first_at", "forwarded", "is_movable", "model", "moves", "obstacle", "outcome", "pinned",
-        "position", "prefix", "refusals", "replica", "request_id", "route", "sent_at", "strand",
-        "task", "told_at", "tpot_s", "usage", "verdict", "waited_s",
+        "departure", "first_at", "forwarded", "is_movable", "model", "moves", "obstacle",
+        "outcome", "pinned", "position", "prefix", "refusals", "replica", "request_id", "route",
+        "sent_at", "strand", "task", "told_at", "tpot_s", "usage", "verdict", "waited_s",
     )  # fmt: skip
 
     def __init__(self, *, request_id: str, route: Route, began_at: float) -> None:
@@ -30,6 +31,8 @@ class Life:
         self.began_at = began_at
         self.task: asyncio.Task[Any] | None = None
         """What carries it."""
+        self.departure: Departure | None = None
+        """What ends it when its client leaves."""
         self.call: Call | None = None
         self.body_bytes = 0
         """Of its body, so far as it has come."""

@@ -1,4 +1,4 @@
-"""The way of one stream from its engine to its client: whole events, as they should be.
+"""The way of one answer from its engine to its client; of a stream whole events leave.
 
 It knows how long the client has been taking nothing; what follows from that, or from the end of
 the stream, is decided elsewhere.
@@ -6,7 +6,7 @@ the stream, is decided elsewhere.
 
 from collections.abc import Callable
 
-from gateway.api.reply import Direct, Reply
+from gateway.api.reply import JSON_TYPE, Direct, Reply
 from gateway.api.rewrite import Rewrite
 from gateway.api.whole import WholeEvents
 from gateway.continuation.strand import Strand
@@ -76,6 +76,23 @@ class Outlet:
             self.writing_since = self._clock()
             if self.rewrite is not None and (waiting := self.rewrite.waiting()):
                 await reply.write(waiting)
+
+    async def carry_plain(self, answer: Answer, first: bytes) -> None:
+        """The same of a plain answer, which is changed only if `first` is all of it."""
+        reply, rewrite = self._reply, self.rewrite
+        is_whole = answer.is_complete and not answer.has_data
+        if is_whole and rewrite is not None:
+            first = rewrite.plain(first)
+        headers = [(b"content-type", answer.header(b"content-type") or JSON_TYPE)]
+        if is_whole:
+            await reply.whole(answer.status, headers, first)
+            return
+        await reply.begin(answer.status, headers)
+        data = first
+        while data:
+            await self.write(data)
+            data = await answer.read()
+        await reply.finish()
 
     def rest(self) -> bytes:
         """The beginning of an event, with which a stream ended that is complete all the same."""

@@ -7,6 +7,7 @@ for anybody else it does not exist. What an engine forgets is not noticed here: 
 import asyncio
 import re
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any
@@ -97,7 +98,17 @@ def no_such_response(response_id: str) -> ResponseNotFoundError:
 class StoredResponses:
     """Serves GET of a stored response, and POST to its `/cancel`."""
 
-    def __init__(self, *, places: Places, fleet: Fleet, keyring: Keyring, asking: Asking) -> None:
+    def __init__(
+        self,
+        *,
+        places: Places,
+        fleet: Fleet,
+        keyring: Keyring,
+        asking: Asking,
+        cancelled: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`cancelled` hears of each response that its engine was made to give up."""
+        self._cancelled = cancelled
         self._places = places
         self._fleet = fleet
         self._keyring = keyring
@@ -154,6 +165,8 @@ class StoredResponses:
                     path.encode("ascii"), b"", method=method.encode("ascii"), meter=meter
                 )
                 try:
+                    if is_cancel and answer.status < 300:
+                        self._cancelled(response_id)
                     if not await _is_told(answer, reply, place):
                         limit.reschedule(None)  # a stream may last
                         await _pass_stream(answer, reply, place, meter)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gateway.api.auth import Asking
+from gateway.api.background import Backgrounds
 from gateway.api.life import Life
 from gateway.api.rewrite import Rewrite
 from gateway.api.stored import Place, Places
@@ -25,6 +26,10 @@ class Surroundings:
     """Where responses that engines keep lie."""
     continues: Callable[[int], bool] = lambda _: False
     """Whether broken streams of a tier go on on another replica."""
+    backgrounds: Backgrounds = field(default_factory=Backgrounds)
+    """Responses that are worked on although nobody waits for them."""
+    is_leaving: Callable[[], bool] = lambda: False
+    """Whether nobody can come in any more to fetch one."""
     fingerprints: dict[str, bytes | None] = field(default_factory=dict)
     """By replica, what its latest stream was marked with; see `Rewrite.fingerprint`."""
 
