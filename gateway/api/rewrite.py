@@ -27,6 +27,7 @@ _INSIDE = {
 }
 """The member that holds `model` and `service_tier` where an event itself does not."""
 _FINISH_REASON = b'"finish_reason"'
+_NO_REASON = b'"finish_reason":null'
 _STRING_NEXT = re.compile(rb'\s*:\s*"')
 _NULL_USAGE = b',"usage":null}\n\n'
 _HEADS = re.compile(
@@ -115,7 +116,12 @@ class Rewrite:
                 if b'"usage"' in data:
                     return None
             at = data.rfind(_FINISH_REASON)
-            if at >= 0 and not data.startswith(b":null", at + len(_FINISH_REASON)):
+            if at >= 0 and not data.startswith(_NO_REASON, at):
+                return None
+            # Of several choices one may have ended before another goes on in the same read.
+            if data.find(_FINISH_REASON) != at and (
+                data.count(_FINISH_REASON) != data.count(_NO_REASON)
+            ):
                 return None
         if not self._renames:
             return data

@@ -199,12 +199,14 @@ def marked(event: bytes) -> bytes:
     return event.replace(b"]}", b"]" + MARK + b"}")
 
 
-def test_every_choice_of_several_ends_with_the_fingerprint_that_is_known() -> None:
+@pytest.mark.parametrize("size", [1, len(FINISH + CONTENT), 1 << 20])
+def test_every_choice_of_several_ends_with_the_fingerprint_that_is_known(size: int) -> None:
     """Asked for the usage, vLLM tells it once, after the last choice; unasked, with each end."""
     rewrite = stripping()
     rewrite.fingerprint = MARK
     stream = FINISH + CONTENT + FINISH + CONTENT + FINISH
-    left = b"".join(rewrite.chunk(event) for event in (stream, MARKED_USAGE, DONE))
+    asked = stream + MARKED_USAGE + DONE
+    left = b"".join(rewrite.chunk(asked[at : at + size]) for at in range(0, len(asked), size))
     assert left == stream.replace(FINISH, marked(FINISH)) + DONE
 
 
