@@ -16,6 +16,7 @@ from gateway.admin.office import Office, homeless_tiers, moves
 from gateway.admin.office_routes import routers
 from gateway.admin.operators import Operators
 from gateway.api.auth import Asking
+from gateway.api.background import Backgrounds
 from gateway.api.cors import with_cors
 from gateway.api.crowd import UNBOUNDED, Crowd
 from gateway.api.doors import Doors, going
@@ -121,9 +122,15 @@ class Gateway:
             self.fleet.takes_cache_salt,
             is_open=lambda: keyring.is_open,
         )
-        places = Places()
-        self.relay = self._relay(policy, places)
-        stored = StoredResponses(places=places, fleet=self.fleet, keyring=keyring, asking=asking)
+        places, backgrounds = Places(), Backgrounds()
+        self.relay = self._relay(policy, places, backgrounds)
+        self._stored = StoredResponses(
+            places=places,
+            fleet=self.fleet,
+            keyring=keyring,
+            asking=asking,
+            cancelled=backgrounds.cancelled,
+        )
         self.operators = Operators(
             settings,
             dispatcher=self.dispatcher,
@@ -137,7 +144,7 @@ class Gateway:
             lambda changed: self.operators.happenings.publish("store.changed", changed.told())
         )
         operations = Operations(keyring=keyring, models=models, readiness=self._readiness)
-        self._listen(operations, stored)
+        self._listen(operations, self._stored)
 
     def _listen(self, operations: Operations, stored: StoredResponses) -> None:
         """What is served on which listener."""
@@ -162,7 +169,7 @@ class Gateway:
             is_hungry=self._is_hungry,
         )
 
-    def _relay(self, policy: Policy, places: Places) -> Relay:
+    def _relay(self, policy: Policy, places: Places, backgrounds: Backgrounds) -> Relay:
         return Relay(
             gate=LocalGate(self.dispatcher, taken_back=lambda: self.metrics.recalled("queued")),
             fleet=self.fleet,
@@ -176,6 +183,7 @@ class Gateway:
             settled=self._settled,
             prefixes=Prefixes() if is_wanted(policy) else None,
             places=places,
+            backgrounds=backgrounds,
             continues=lambda tier: self.scheduler.policy.tiers[tier].continuation,
             continuation_wait_s=lambda: self.scheduler.policy.continuation_wait_s,
             doors=self.doors,
@@ -290,8 +298,14 @@ class Gateway:
         self.crowd.is_leaving = self.operators_crowd.is_leaving = True
 
     def refuse(self) -> None:
-        """Refuse what comes; what waits and what runs goes on."""
+        """Refuse what comes; what waits and what runs goes on.
+
+        Whoever gave work to an engine and left cannot come back for it: it is waited for no more.
+        """
         self.doors.shut()
+        for exchange, task in list(self.relay.open.items()):
+            if task is not None and exchange.is_unwatched:
+                exchange.end(task, going())
 
     def inside(self) -> int:
         """Requests that were let in and have not ended."""
@@ -312,6 +326,7 @@ class Gateway:
         for exchange, task in list(self.relay.open.items()):
             if task is not None:
                 exchange.end(task, going())
+        self._stored.end(going())
 
     @asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:

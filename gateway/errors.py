@@ -67,6 +67,12 @@ class ResponseNotFoundError(GatewayError):
     status, type, code = 404, "invalid_request_error", "response_not_found"
 
 
+class ResponseCancelledError(GatewayError):
+    """The response whose events are told was cancelled by another request."""
+
+    status, type, code = 409, "invalid_request_error", "response_cancelled"
+
+
 class MethodNotAllowedError(GatewayError):
     """The route exists, for another method."""
 
@@ -80,7 +86,10 @@ class BodyTooLargeError(GatewayError):
 
 
 class StorageFullError(GatewayError):
-    """What has to be stored before it can be sent on finds no room: a fault of this machine."""
+    """What has to be stored before it can be sent on finds no room, or cannot be read again.
+
+    A fault of this machine's.
+    """
 
     status, type, code = 507, "server_error", "storage_full"
 

@@ -13,7 +13,7 @@ class Call:
     """
 
     __slots__ = (
-        "asks_usage", "body", "fields", "model", "outline", "output_tokens_max",
+        "asks_usage", "body", "fields", "is_background", "model", "outline", "output_tokens_max",
         "previous_response_id", "prompt_tokens", "route", "sequences", "service_tier", "session",
         "size", "streams", "upload", "user", "wants_usage",
     )  # fmt: skip
@@ -33,6 +33,7 @@ class Call:
         session: str | None = None,
         wants_usage: bool = False,
         previous_response_id: str | None = None,
+        is_background: bool = False,
         upload: Upload | None = None,
         fields: Fields,
         outline: Outline | None = None,
@@ -57,6 +58,8 @@ class Call:
         """Whether the gateway must ask for it, since the client did not."""
         self.previous_response_id = previous_response_id
         """The stored response that this one goes on from."""
+        self.is_background = is_background
+        """Whether the engine may answer at once, and go on working."""
         self.upload = upload
         self.fields = fields
         """What the body says of its prompt."""

@@ -74,6 +74,9 @@ def strand_for(life: Life, around: Surroundings, replica: str) -> Strand | None:
     if life.route is not CHAT and life.route is not COMPLETIONS:
         life.obstacle = Obstacle.ROUTE
         return None
+    if call.outline is not None and call.outline.hides_objects:
+        life.obstacle = Obstacle.TOO_LONG  # some of them may be images
+        return None
     verdict = life.verdict
     if verdict is None:
         text = call.body if call.outline is None else call.outline.text

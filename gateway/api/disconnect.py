@@ -7,7 +7,7 @@ puts a `Departure` into the scope; under any other one `receive` must be watched
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -21,6 +21,13 @@ class ClientLeftError(Exception):
     """The client closed its connection before it had its answer."""
 
 
+class Cancellable(Protocol):
+    """A task, or what stands for one."""
+
+    def cancel(self) -> object:
+        """End it."""
+
+
 class Departure:
     """Whether the client of one request has left, and the task that ends with it."""
 
@@ -28,7 +35,7 @@ class Departure:
 
     def __init__(self) -> None:
         self.has_left = False
-        self._task: asyncio.Task[Any] | None = None
+        self._task: Cancellable | None = None
 
     def happened(self) -> None:
         """The client left. Once is enough."""
@@ -36,7 +43,7 @@ class Departure:
             self.has_left = True
             self._end()
 
-    def ends(self, task: "asyncio.Task[Any] | None") -> None:
+    def ends(self, task: "Cancellable | None") -> None:
         """From now on it ends `task`, which is running; None: nothing."""
         self._task = task
         if task is not None and self.has_left:
@@ -54,7 +61,7 @@ class cancelled_when_client_leaves:  # noqa: N801 - reads as what it does to its
     The request body must have been read. A cancellation from elsewhere passes through.
     """
 
-    __slots__ = ("_departure", "_receive", "_task", "_watcher")
+    __slots__ = ("_receive", "_task", "_watcher", "departure")
 
     def __init__(
         self,
@@ -67,7 +74,7 @@ class cancelled_when_client_leaves:  # noqa: N801 - reads as what it does to its
         `task`: the current one, where the caller has looked already.
         """
         self._receive = receive
-        self._departure = Departure() if departure is None else departure
+        self.departure = Departure() if departure is None else departure
         self._watcher: asyncio.Task[None] | None = None
         task = asyncio.current_task() if task is None else task
         assert task is not None
@@ -76,7 +83,7 @@ class cancelled_when_client_leaves:  # noqa: N801 - reads as what it does to its
             self._watcher = asyncio.get_running_loop().create_task(self._watch())
 
     async def __aenter__(self) -> None:
-        self._departure.ends(self._task)
+        self.departure.ends(self._task)
 
     async def __aexit__(
         self,
@@ -84,10 +91,10 @@ class cancelled_when_client_leaves:  # noqa: N801 - reads as what it does to its
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._departure.ends(None)
+        self.departure.ends(None)
         if self._watcher is not None:
             self._watcher.cancel()
-        if self._departure.has_left:
+        if self.departure.has_left:
             # Where the block went on to its end regardless, nothing is left to cancel.
             is_alone = self._task.uncancel() == 0
             if kind is asyncio.CancelledError and is_alone:
@@ -96,4 +103,4 @@ class cancelled_when_client_leaves:  # noqa: N801 - reads as what it does to its
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             continue
-        self._departure.happened()
+        self.departure.happened()

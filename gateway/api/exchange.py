@@ -4,26 +4,36 @@ The slot is returned when the *upstream* ends, not when the client has read ever
 """
 
 import asyncio
+from contextlib import nullcontext
 from typing import NoReturn
 
 from gateway.api import continuing, outgoing
 from gateway.api.continuing import ContinueElsewhereError
+from gateway.api.disconnect import ClientLeftError
+from gateway.api.interruption import Interruption
 from gateway.api.life import Life
 from gateway.api.openai import EngineError, engine_error
+from gateway.api.outlet import Outlet
 from gateway.api.passing import beginning_of, error_body_of, first_event_of
-from gateway.api.reply import EVENT_STREAM, JSON_TYPE, Direct, Reply
+from gateway.api.reply import EVENT_STREAM, Reply
+from gateway.api.served import describe
 from gateway.api.shapes import shape_of
-from gateway.api.stored import Place
 from gateway.api.surroundings import Surroundings
+from gateway.api.work import Work, working_on
 from gateway.continuation import resume
 from gateway.continuation.strand import Strand
 from gateway.core.messages import Fault, Outcome, Usage
-from gateway.errors import GatewayError, UpstreamFailedError, UpstreamTimeoutError
+from gateway.errors import (
+    GatewayError,
+    ResponseCancelledError,
+    UpstreamFailedError,
+    UpstreamTimeoutError,
+)
 from gateway.runtime.gate import Grant, RecalledError
 from gateway.upstream.connection import Answer, UpstreamBrokenError
 from gateway.upstream.figures import response_id_in
 from gateway.upstream.pieces import Sendable
-from gateway.upstream.sse import RESPONSE_TAIL_BYTES, Events, PlainMeter, StreamMeter
+from gateway.upstream.sse import Events, PlainMeter, StreamMeter, meter_of
 
 WHOLE_ANSWER_BYTES_MAX = 1 << 20
 """A plain answer up to this size is passed on when complete, so that it can still be retried."""
@@ -55,24 +65,21 @@ class Exchange:
         self._reply = reply
         self._grant = grant
         self._around = surroundings
-        self._rewrite = surroundings.rewrite_for(life)
+        self._outlet = Outlet(
+            reply, surroundings.rewrite_for(life), life.strand, surroundings.clock
+        )
         self._strand = life.strand
         """What is kept of a stream that may be continued; None for any other."""
         self._resumes = life.strand is not None
         """Whether it goes on with a stream that broke elsewhere."""
-        self._is_moving = False
         self._answer: Answer | None = None
         self._sends = 0
         self._sent_at: float | None = None
+        self._work: Work | None = None
+        """What the engine finishes whoever waits for it."""
         self._is_passing = False
         """Whether anything of the answer may have reached the client."""
-        self._cancels = 0
-        """How often the task that carries it was cancelled from here."""
-        self._is_cut_off = False
-        self._farewell: GatewayError | None = None
-        """What its client is told, where it is ended for no fault of anybody."""
-        self._unsent: int | None = None
-        """What the client had not taken when it was last looked at."""
+        self._interruption: Interruption | None = None
         self._meter: StreamMeter | PlainMeter = PlainMeter(surroundings.clock)
         self._outcome: Outcome | None = None
         """Set where the end of the upstream alone does not tell it."""
@@ -80,8 +87,6 @@ class Exchange:
         """Likewise, what of the engine is to blame."""
         self._is_left = False
         """Whether the upstream was ended from here."""
-        self.writing_since: float | None = None
-        """When the write began that the client has not taken yet; for the watch on stalls."""
 
     @property
     def request_id(self) -> str:
@@ -111,64 +116,79 @@ class Exchange:
     @property
     def silent_since(self) -> float | None:
         """When it last heard output, or was sent; None while the client holds it up."""
-        if self.writing_since is not None:
+        if self._outlet.writing_since is not None or self.is_unwatched:
             return None
         return self._meter.last_at or self._sent_at
 
     async def run(self) -> None:
         """Carry it out.
 
-        Raises RetryElsewhereError, ContinueElsewhereError, or GatewayError for the client.
+        Raises RetryElsewhereError, ContinueElsewhereError, GatewayError for the client,
+        ClientStalledError and ClientLeftError.
         """
         try:
             await self._run()
         except asyncio.CancelledError:
-            if not self._is_interrupted():
+            interruption = self._interruption
+            if interruption is None or not interruption.is_alone():
                 raise
-            if self._is_cut_off:
-                self.abandoned()
-                raise ClientStalledError from None
-            if self._farewell is not None:
-                self.abandoned()
-                raise self._farewell from None
-            if self._is_moving:
-                self._outcome = Outcome.CANCELLED
-            else:
-                self._fault = Fault.STALLED
-            self.close()
-            self._grant.finish(Outcome.FAILED, fault=self._fault)
-            if self._strand is not None and self._strand.is_finished:
-                await self._reply.finish(self._missing_end())
-                return
-            error = UpstreamTimeoutError("The engine stopped answering.")
-            if self._is_passing:
-                raise self._broken(error) from None
-            raise RetryElsewhereError(self._grant.replica, error) from None
+            if self._work is not None and self._leaves_work(interruption):
+                await self._work.wait_ended()
+            await self._end_for(interruption)
+        finally:
+            if self._work is not None:
+                self._work.close()
+
+    async def _end_for(self, interruption: Interruption) -> None:
+        """What follows for the client; as `run`."""
+        if interruption.is_cut_off:
+            self.abandoned()
+            raise ClientStalledError from None
+        if interruption.is_departure:
+            self.abandoned()
+            raise ClientLeftError from None
+        if interruption.farewell is not None:
+            self.abandoned()
+            raise interruption.farewell from None
+        if interruption.is_move:
+            self._outcome = Outcome.CANCELLED
+        else:
+            self._fault = Fault.STALLED
+        self.close()
+        self._grant.finish(Outcome.FAILED, fault=self._fault)
+        if self._strand is not None and self._strand.is_finished:
+            await self._reply.finish(self._missing_end())
+            return
+        error = UpstreamTimeoutError("The engine stopped answering.")
+        if self._is_passing:
+            raise self._broken(error) from None
+        raise RetryElsewhereError(self._grant.replica, error) from None
+
+    @property
+    def is_unwatched(self) -> bool:
+        """Whether its client has all it waits for, and the engine works on."""
+        return self._work is not None and self._work.is_unwatched
+
+    @property
+    def writing_since(self) -> float | None:
+        """When the write began that the client has not taken yet; for the watch on stalls."""
+        return self._outlet.writing_since
 
     def look_at_client(self, now: float) -> None:
-        """A client that has taken anything since the last look is slow, and no more than that."""
-        direct = self._reply.direct
-        if self.writing_since is None or direct is None:
-            self._unsent = None
-            return
-        unsent = direct.unsent()
-        if self._unsent is not None and unsent < self._unsent:
-            self.writing_since = now
-        self._unsent = unsent
+        """See `Outlet.look_at_client`."""
+        self._outlet.look_at_client(now)
 
     def cut_off(self, task: "asyncio.Task[None]") -> None:
         """The client takes nothing any more: leave it, and stop the engine."""
-        self._is_cut_off = True
-        self._interrupt(task)
+        self._interrupted(task).is_cut_off = True
 
     def give_up(self, task: "asyncio.Task[None]") -> None:
         """The engine has stalled: end this, which `task` carries, as a failure of the engine."""
-        self._interrupt(task)
+        self._interrupted(task)
 
     def end(self, task: "asyncio.Task[None]", farewell: GatewayError) -> None:
         """It must not go on here, nor elsewhere: tell its client, and stop the engine."""
-        self._farewell = farewell
-        self._interrupt(task)
+        self._interrupted(task).farewell = farewell
 
     def move_away(self, task: "asyncio.Task[None]") -> bool:
         """Let another replica go on with the stream that `task` carries.
@@ -178,19 +198,21 @@ class Exchange:
         strand = self._strand
         if (
             not self._is_passing
-            or self._cancels
-            or self.writing_since is not None  # what is being written would be lost
+            or self._interruption is not None
+            or self._outlet.writing_since is not None  # what is being written would be lost
             or strand is None
             or not strand.can_go_on
         ):
             return False
-        self._is_moving = True
-        self._interrupt(task)
+        self._interrupted(task).is_move = True
         return True
 
-    def _interrupt(self, task: "asyncio.Task[None]") -> None:
-        self._cancels += 1
-        task.cancel()
+    def _interrupted(self, task: "asyncio.Task[None]") -> Interruption:
+        found = self._interruption
+        if found is None:
+            found = self._interruption = Interruption()
+        found.strike(task)
+        return found
 
     async def _run(self) -> None:
         try:
@@ -198,20 +220,57 @@ class Exchange:
         except UpstreamBrokenError as broken:
             self._grant.finish(Outcome.FAILED, fault=broken.fault)
             raise RetryElsewhereError(self._grant.replica, _broke_off(broken)) from broken
+        if self._call.is_background and not self._around.is_leaving():
+            self._begin_work(first)
         answer.when_ended(self._ended)
         self._is_passing = True
         if self._life.route.events is Events.RESPONSE:
             self._note_place(first)
-        self._describe(answer)
+        if self._resumes:
+            continuing.resumed(self._life)
+        else:
+            describe(self._life, self._reply, answer)
         try:
             if isinstance(self._meter, StreamMeter):
                 await self._pass_stream(answer, first)
             else:
-                await self._pass_plain(answer, first)
+                await self._outlet.carry_plain(answer, first)
+                if self._work is not None:
+                    await self._work.wait_ended()
         except UpstreamBrokenError as broken:
             raise self._broken(_broke_off(broken)) from broken
         except UpstreamFailedError as failed:
             raise self._broken(failed) from None
+
+    def _begin_work(self, first: bytes) -> None:
+        """The engine was asked to go on whoever waits: see whether it does."""
+        response_id = working_on(self._meter, first)
+        if response_id is not None:
+            self._work = Work(
+                response_id, self._life, self._grant, self._around, streams=self._call.streams
+            )
+            self._work.begins(self._left, self._cancelled)
+
+    def _left(self) -> None:
+        """The client left events that go on."""
+        assert self._life.task is not None
+        self._interrupted(self._life.task).is_departure = True
+
+    def _cancelled(self) -> None:
+        """The response was cancelled by another request; vLLM 0.32 then never ends its events."""
+        assert self._life.task is not None
+        self.end(self._life.task, ResponseCancelledError("The response was cancelled."))
+
+    def _leaves_work(self, interruption: Interruption) -> bool:
+        """Whether its client is gone, and the engine goes on all the same."""
+        work, is_gone = self._work, interruption.is_cut_off or interruption.is_departure
+        if work is None or work.is_unwatched or not is_gone:
+            return False
+        work.is_unwatched = True
+        self._reply.cut()
+        self._outlet.writing_since = None
+        self.close()
+        return True
 
     def _broken(self, error: GatewayError) -> Exception:
         """What becomes of a stream that broke with `error` after its first byte."""
@@ -220,18 +279,10 @@ class Exchange:
             self.close()
             if strand.can_go_on:
                 self._life.strand = strand
-                return ContinueElsewhereError(self._grant.replica, error, is_moved=self._is_moving)
+                is_moved = self._interruption is not None and self._interruption.is_move
+                return ContinueElsewhereError(self._grant.replica, error, is_moved=is_moved)
             obstacle = strand.standing
         return continuing.explained(error, obstacle)
-
-    def _is_interrupted(self) -> bool:
-        """Whether the cancellation under way is ours alone; it is taken back then."""
-        task, others = asyncio.current_task(), 1
-        assert task is not None
-        while self._cancels:
-            self._cancels -= 1
-            others = task.uncancel()
-        return others == 0
 
     def abandoned(self) -> None:
         """The client left: charge what was produced."""
@@ -266,15 +317,19 @@ class Exchange:
     async def _asked(self) -> tuple[Answer, bytes, EngineError | None]:
         """What one engine says to the request. Raises RecalledError until it begins."""
         first, problem = b"", None
-        with self._grant.recallable(self._life.task):
+        is_kept = self._call.is_background
+        # What an engine does in the background it goes on with when it is hung up on.
+        with nullcontext() if is_kept else self._grant.recallable(self._life.task):
             answer = await self._sent()
             if answer.status < 400 and isinstance(self._meter, StreamMeter):
-                first, problem = await first_event_of(answer, self._meter)
+                first, problem = await first_event_of(answer, self._meter, is_kept=is_kept)
         if answer.status >= 400:
             problem = engine_error(answer.status, await error_body_of(answer))
         elif isinstance(self._meter, PlainMeter):
             held_max = (
-                WHOLE_ANSWER_BYTES_MAX if self._rewrite is None else REWRITTEN_ANSWER_BYTES_MAX
+                WHOLE_ANSWER_BYTES_MAX
+                if self._outlet.rewrite is None
+                else REWRITTEN_ANSWER_BYTES_MAX
             )
             first = await beginning_of(answer, held_max)
         return answer, first, problem
@@ -296,13 +351,8 @@ class Exchange:
         self._sent_at = self._around.clock()
         if life.sent_at is None:
             life.sent_at = self._sent_at
-        events = life.route.events
-        if self._call.streams and events is not None:
-            self._meter = StreamMeter(self._around.clock, grant.first_token, events)
-        elif events is Events.RESPONSE:
-            self._meter = PlainMeter(self._around.clock, tail_bytes=RESPONSE_TAIL_BYTES)
-        else:
-            self._meter = PlainMeter(self._around.clock)
+        streams, events = self._call.streams, life.route.events
+        self._meter = meter_of(events, self._around.clock, grant.first_token if streams else None)
         path, body = await self._request()
         self._answer = await self._around.fleet.client(grant.replica).send(
             path,
@@ -318,7 +368,8 @@ class Exchange:
         assert life.asked is not None
         if self._resumes:
             return resume.PATH, await continuing.rest_of(life, self._around, replica)
-        self._strand = strand = continuing.strand_for(life, self._around, replica)
+        strand = continuing.strand_for(life, self._around, replica)
+        self._strand = self._outlet.strand = strand
         priority = self._around.engine_priority(replica, life.asked.tier)
         asks_ids = strand is not None and not strand.shows_ids
         return life.route.engine_path, outgoing.body(life, priority, asks_ids=asks_ids)
@@ -333,88 +384,34 @@ class Exchange:
 
     def _note_place(self, first: bytes) -> None:
         """Before its client can ask for it: where the response lies that just began."""
-        life, meter = self._life, self._meter
+        meter = self._meter
         if isinstance(meter, StreamMeter):
             ident = None if meter.ident is None else meter.ident.decode()
         else:
             ident = response_id_in(first)
-        if ident is None:
-            return
-        assert life.asked is not None
-        place = Place(
-            replica=self._grant.replica,
-            tenant=life.asked.tenant,
-            user=life.asked.user,
-            alias=life.alias,
-            service_tier=self._around.service_tier_for(life),
-        )
-        self._around.places.note(ident, place)
-
-    def _describe(self, answer: Answer) -> None:
-        """Headers that tell the client how it was served; a comment, where it goes on."""
-        life, reply = self._life, self._reply
-        if self._resumes:
-            continuing.resumed(life)
-            return
-        if answer.content_encoding is not None:
-            reply.add_header(b"content-encoding", answer.content_encoding)
-        reply.add_header(b"x-fairgate-queue-ms", b"%d" % round(life.waited_s * 1000))
-        reply.add_header(b"x-fairgate-replica", life.replica.encode("latin-1", "replace"))
-        if life.position:
-            reply.add_header(b"x-fairgate-position", b"%d" % life.position)
-        if life.alias is not None:
-            reply.add_header(b"x-fairgate-model", life.model.encode("latin-1", "replace"))
+        if ident is not None:
+            self._around.note_place(ident, self._life, self._grant.replica)
 
     async def _pass_stream(self, answer: Answer, first: bytes) -> None:
-        reply, rewrite, strand, clock = (
-            self._reply, self._rewrite, self._strand, self._around.clock
-        )  # fmt: skip
-        await reply.begin_stream(answer.header(b"content-type") or EVENT_STREAM)
-        data = first
+        around, replica = self._around, self._grant.replica
+        await self._reply.begin_stream(answer.header(b"content-type") or EVENT_STREAM)
+        stripping = self._outlet.rewrite if self._call.asks_usage else None
+        if stripping is not None:
+            stripping.fingerprint = around.fingerprints.get(replica)
         try:
-            while data:
-                if strand is not None:
-                    data = strand.chunk(data)
-                if rewrite is not None and data:
-                    data = rewrite.chunk(data)
-                if data:
-                    self.writing_since = clock()
-                    await reply.write(data)
-                    self.writing_since = None
-                if reply.direct is not None and not (strand is not None and strand.is_broken):
-                    await self._pour(answer, reply.direct)
-                if strand is not None and strand.is_broken:
-                    break
-                data = await answer.read()
+            await self._outlet.carry(answer, first)
         except UpstreamBrokenError:
-            if strand is None or not strand.is_finished:
+            if not self._has_all():
                 raise
-        finally:
-            # From here on only the client can hold it up.
-            self.writing_since = clock()
-            # Also of a stream that broke off: what is held back had arrived.
-            if rewrite is not None and (rest := rewrite.rest()):
-                await reply.write(rest)
-        await reply.finish(self._missing_end())
+        if stripping is not None:
+            around.note_fingerprint(replica, stripping.fingerprint)
+        await self._reply.finish(self._missing_end())
 
-    async def _pour(self, answer: Answer, direct: Direct) -> None:
-        """Let what arrives pass without a turn of the loop, while the client keeps up."""
-        await answer.pour(self._pushed)
-        if self.writing_since is not None:
-            await direct.drained()
-            self.writing_since = None
-
-    def _pushed(self, data: bytes) -> bool:
-        """Some of the stream arrived; returns whether the client keeps up."""
-        strand = self._strand
-        if strand is not None:
-            data = strand.chunk(data)
-        if self._rewrite is not None and data:
-            data = self._rewrite.chunk(data)
-        if not data or self._reply.push(data):
-            return strand is None or not strand.is_broken
-        self.writing_since = self._around.clock()
-        return False
+    def _has_all(self) -> bool:
+        """Whether the engine said all that there is to say."""
+        if self._strand is not None:
+            return self._strand.is_finished
+        return isinstance(self._meter, StreamMeter) and self._meter.is_done
 
     def _missing_end(self) -> bytes:
         """What an ended stream lacks. Raises UpstreamFailedError for one that merely ends.
@@ -424,36 +421,21 @@ class Exchange:
         if self._strand is not None:
             self.close()
             end = continuing.end_of(self._strand)
-            return end if self._rewrite is None or not end else self._rewrite.chunk(end)
+            rewrite = self._outlet.rewrite
+            return end if rewrite is None or not end else rewrite.chunk(end)
         meter = self._meter
         assert isinstance(meter, StreamMeter)
         if meter.error_event is not None:
             self._life.failed(engine_error(200, meter.error_event).as_error())
-            return b"" if meter.is_done else shape_of(self._life.route).end
+            return self._outlet.rest() if meter.is_done else shape_of(self._life.route).end
         if meter.is_done:
-            return b""
+            return self._outlet.rest()
         raise UpstreamFailedError("The engine ended the stream without finishing it.")
-
-    async def _pass_plain(self, answer: Answer, first: bytes) -> None:
-        reply, rewrite = self._reply, self._rewrite
-        is_whole = answer.is_complete and not answer.has_data
-        if is_whole and rewrite is not None:
-            first = rewrite.plain(first)
-        headers = [(b"content-type", answer.header(b"content-type") or JSON_TYPE)]
-        if is_whole:
-            await reply.whole(answer.status, headers, first)
-            return
-        await reply.begin(answer.status, headers)
-        data = first
-        while data:
-            self.writing_since = self._around.clock()
-            await reply.write(data)
-            self.writing_since = None
-            data = await answer.read()
-        await reply.finish()
 
     def _ended(self, is_complete: bool) -> None:
         """The upstream ended: settle, whatever the client still has to read."""
+        if self.is_unwatched:
+            return
         meter, life = self._meter, self._life
         usage = meter.usage
         if isinstance(meter, StreamMeter):

@@ -78,6 +78,7 @@ class GenerationFields(Fields, kw_only=True, gc=False):
     max_completion_tokens: int | None = None
     max_output_tokens: int | None = None
     previous_response_id: str | None = None
+    background: Raw = ABSENT
 
     def limit(self, name: str) -> int | None:
         """The field `name` of a route's `output_tokens_in`."""

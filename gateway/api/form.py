@@ -4,7 +4,6 @@ The form is stored while it comes, so that a slow client holds no engine and a r
 again. What the fields mean to an engine is the engine's business, but for those read here.
 """
 
-import logging
 from typing import Final
 
 from python_multipart.exceptions import FormParserError
@@ -16,9 +15,7 @@ from gateway.api.fields import NO_GENERATION
 from gateway.api.routes import Route
 from gateway.api.upload import Spool, Upload
 from gateway.api.wire import REMOVED_FIELDS, more_body, too_large
-from gateway.errors import BadRequestError, StorageFullError
-
-LOGGER = logging.getLogger("fairgate.relay")
+from gateway.errors import BadRequestError
 
 FIELD_BYTES_MAX = 64 << 10
 """Of one field that is no file."""
@@ -45,8 +42,8 @@ async def read_form(
 ) -> Call:
     """The call in a form; whoever gets it closes its `upload`.
 
-    Raises BadRequestError, BodyTooLargeError before more is read than may be, StorageFullError, and
-    ClientLeftError; then nothing is left to be closed.
+    Raises BadRequestError, BodyTooLargeError before more is read than may be, StorageFullError,
+    OverloadedError and ClientLeftError; then nothing is left to be closed.
     """
     boundary = _boundary(content_type)
     if length is not None and length.isdigit() and int(length) > bytes_max:
@@ -61,19 +58,11 @@ async def read_form(
             if spool.length + len(data) > bytes_max:
                 raise too_large(bytes_max)
             form.feed(data)
-            await _stored(spool, data)
+            await spool.add(data)
         return _call(route, form, spool, content_type or b"")
     except BaseException:
         spool.close()
         raise
-
-
-async def _stored(spool: Spool, data: bytes) -> None:
-    try:
-        await spool.add(data)
-    except OSError as error:
-        LOGGER.warning("an upload could not be stored: %s", error)
-        raise StorageFullError("The upload could not be stored.") from error
 
 
 class _Form:

@@ -5,6 +5,7 @@ from typing import Any
 
 from gateway.api.auth import Asked
 from gateway.api.call import Call
+from gateway.api.disconnect import Departure
 from gateway.api.isolation import Salt
 from gateway.api.routes import Route
 from gateway.continuation.eligible import Verdict
@@ -21,8 +22,8 @@ class Life:
 
     __slots__ = (
         "asked", "attempts", "began_at", "body_bytes", "broke_at", "call", "continuations",
-        "caps", "farewell", "first_at", "forwarded", "is_movable", "media_bytes", "model",
-        "moves", "obstacle", "outcome", "pinned", "position", "prefix", "prompt_tokens",
+        "caps", "departure", "farewell", "first_at", "forwarded", "is_movable", "media_bytes",
+        "model", "moves", "obstacle", "outcome", "pinned", "position", "prefix", "prompt_tokens",
         "refusals", "replica", "request_id", "reservation", "route", "salt", "sent_at",
         "strand", "task", "told_at", "tpot_s", "usage", "verdict", "waited_s",
     )  # fmt: skip
@@ -33,6 +34,8 @@ class Life:
         self.began_at = began_at
         self.task: asyncio.Task[Any] | None = None
         """What carries it."""
+        self.departure: Departure | None = None
+        """What ends it when its client leaves."""
         self.call: Call | None = None
         self.body_bytes = 0
         """Of its body, so far as it has come."""
@@ -187,4 +190,6 @@ class Life:
             sequences=self.call.sequences,
             output_tokens_max=self.call.output_tokens_max,
             body_bytes=self.call.size,
+            session=self.asked.session,
+            prefix=self.prefix,
         )

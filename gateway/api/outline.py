@@ -27,17 +27,27 @@ BEGINNING_BYTES = 8 << 10
 """Told of what was taken out."""
 SLICE_BYTES = 512 << 10
 """Looked at between two turns of the loop."""
-STRINGS_A_TURN = 1_000
-STRINGS_A_SLICE = 250
+STRINGS_A_TURN = 400
+STRINGS_A_SLICE = 100
 """Looking through a slice of one that is full of escapes takes as long as so many short ones."""
 
+MEMBERS_A_TURN = 1_000
+"""The same of objects that are passed over as a whole."""
+
 _Decoder = getincrementaldecoder("utf-8")
+_NEXT_OBJECT = re.compile(rb"\}\s*,\s*(?=\{\s*\Z)")
+"""Between two strings: the list goes on with another object."""
+_AND_OBJECT = re.compile(rb"\s*,\s*(?=\{)")
+_FLAT = re.compile(rb'[^"\[\]{}]{0,1024}+(?:"[^"\\]{0,256}+"[^"\[\]{}]{0,1024}+){0,200}+')
+"""Text without brackets, with its short strings; of bounded length."""
+_QUOTE, _OPENING = 0x22, b"[{"
+_BRACKETS = b"[]{}"
 
 
 class Outline:
     """The short form of one body."""
 
-    __slots__ = ("_body", "_holes", "_mark", "_stand_ins", "_taken_bytes")
+    __slots__ = ("_body", "_holes", "_mark", "_stand_ins", "_taken_bytes", "hides_objects")
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -46,6 +56,8 @@ class Outline:
         self._holes: list[tuple[int, int]] = []
         self._stand_ins: list[bytes] = []
         self._taken_bytes = 0
+        self.hides_objects = False
+        """Whether `text` lacks objects, since there are very many."""
 
     @property
     def text(self) -> bytes:
@@ -97,6 +109,11 @@ class Outline:
                 await self._look_between_strings(at, gap_end)
             if quote < 0:
                 return
+            if at - self._taken_bytes > KEPT_BYTES_MAX and quote - at < SHORT_BYTES:
+                more = _NEXT_OBJECT.search(body, at, quote)
+                if more is not None:
+                    at = await self._pass_objects(more.end())
+                    continue
             at, is_over = look_for_end(body, quote + 1, FIRST_LOOK_BYTES)
             while not is_over:
                 at, is_over = look_for_end(body, at)
@@ -113,6 +130,36 @@ class Outline:
             if steps >= STRINGS_A_TURN:
                 steps = 0
                 await asyncio.sleep(0)
+
+    async def _pass_objects(self, start: int) -> int:
+        """Take out the objects of a list from the one at `start` on; returns where they end."""
+        body, at, end, depth, steps = self._body, start, start, 0, 0
+        while at < len(body):
+            flat = _FLAT.match(body, at)
+            assert flat is not None
+            at, steps = flat.end(), steps + 1
+            byte = body[at] if at < len(body) else 0
+            if byte == _QUOTE:
+                at, is_over = look_for_end(body, at + 1, SLICE_BYTES // 8)
+                while not is_over:
+                    await asyncio.sleep(0)
+                    at, is_over = look_for_end(body, at, SLICE_BYTES // 8)
+            elif byte in _BRACKETS:
+                at += 1
+                depth += 1 if byte in _OPENING else -1
+                if depth == 0:
+                    end = at
+                    more = _AND_OBJECT.match(body, at)
+                    if more is None:
+                        break
+                    at = more.end()
+            if steps >= MEMBERS_A_TURN:
+                steps = 0
+                await asyncio.sleep(0)
+        if end > start:
+            self.hides_objects = True
+            self._take_out(start, end, b"{}")
+        return max(end, at)
 
     async def _look_between_strings(self, start: int, end: int) -> None:
         """Between two strings: numbers, and the brackets of lists, which must match."""

@@ -33,13 +33,19 @@ async def error_body_of(answer: Answer) -> bytes:
     return (await beginning_of(answer, ERROR_BODY_BYTES_MAX))[:ERROR_BODY_BYTES_MAX]
 
 
-async def first_event_of(answer: Answer, meter: StreamMeter) -> tuple[bytes, EngineError | None]:
+async def first_event_of(
+    answer: Answer, meter: StreamMeter, *, is_kept: bool = False
+) -> tuple[bytes, EngineError | None]:
     """All bytes up to the first data event: only it shows that the engine began.
+
+    `is_kept`: the engine will finish whatever it announces, so that is a beginning.
 
     Raises UpstreamBrokenError for a stream without any.
     """
     chunks, size = [], 0
-    while answer.has_data or not (meter.events or meter.error_event or meter.is_done):
+    while answer.has_data or not (
+        meter.events or meter.error_event or meter.is_done or (is_kept and meter.ident)
+    ):
         data = await answer.read()
         if not data:
             break
@@ -49,7 +55,7 @@ async def first_event_of(answer: Answer, meter: StreamMeter) -> tuple[bytes, Eng
             return _large_first(b"".join(chunks))
     if meter.error_event is not None and not meter.events:
         return b"", engine_error(200, meter.error_event)
-    if not (meter.events or meter.is_done):
+    if not (meter.events or meter.is_done or (is_kept and meter.ident)):
         raise UpstreamBrokenError("the stream ended before it began", is_fresh=False)
     return b"".join(chunks), None
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gateway.api.strings import end_of_string
+from gateway.api.threads import in_thread
 
 BUILT_BYTES_MAX = 64 << 10
 """A longer field is counted without being built."""
@@ -51,7 +52,7 @@ async def counted(text: bytes) -> Prompts:
     if _LISTS_OF_IDS.match(text) and not has_texts:
         lists = await _count(text, b"[") - 1
         return Prompts(lists, 1 + await _count(text, b","))
-    return Prompts(await asyncio.to_thread(_elements, text))
+    return Prompts(await in_thread(_elements, text))
 
 
 def _counted_whole(prompts: Any) -> Prompts:

@@ -13,6 +13,7 @@ from functools import partial
 from random import getrandbits
 
 from gateway.api.auth import Asked, Asking, Headers, authenticated, headers_of
+from gateway.api.background import Backgrounds
 from gateway.api.call import Call
 from gateway.api.continuing import ContinueElsewhereError, Patience, explained, may_go_on
 from gateway.api.disconnect import (
@@ -74,20 +75,32 @@ class Relay:
         continues: Callable[[int], bool] = lambda _: False,
         continuation_wait_s: Callable[[], float] = lambda: 0.0,
         doors: Doors | None = None,
+        backgrounds: Backgrounds | None = None,
         limiting: Limiting | None = None,
         rules: Rules | None = None,
         isolation: Isolation | None = None,
     ) -> None:
         """`prefixes` is None where nothing is decided by the beginnings of prompts.
 
-        `places` is shared with whoever fetches stored responses. `continues` tells of a tier
-        whether its broken streams go on on another replica, for which they wait so long.
+        `places` and `backgrounds` are shared with whoever fetches stored responses. `continues`
+        tells of a tier whether its broken streams go on on another replica, for which they wait so
+        long.
         """
         places = Places() if places is None else places
         self._gate = gate
         self._keyring = keyring
         self._asking = asking
-        self._around = Surroundings(fleet, asking, len(tiers), clock, places, continues)
+        self._doors = doors = Doors() if doors is None else doors
+        self._around = Surroundings(
+            fleet,
+            asking,
+            len(tiers),
+            clock,
+            places,
+            continues,
+            backgrounds=Backgrounds() if backgrounds is None else backgrounds,
+            is_leaving=lambda: doors.is_shut,
+        )
         self._patience = Patience(continuation_wait_s, keepalive_after_s, clock)
         self._models = models
         self._bounds = bounds
@@ -96,7 +109,6 @@ class Relay:
         self._clock = clock
         self._settled = settled
         self._prefixes = prefixes
-        self._doors = Doors() if doors is None else doors
         self._limiting = limiting
         self._rules = Rules() if rules is None else rules
         self._isolation = Isolation() if isolation is None else isolation
@@ -134,7 +146,9 @@ class Relay:
         self.lives.add(life)
         try:
             await self._admit(scope, receive, life, reply)
-            async with cancelled_when_client_leaves(receive, scope.get(DEPARTURE), life.task):
+            leaving = cancelled_when_client_leaves(receive, scope.get(DEPARTURE), life.task)
+            life.departure = leaving.departure
+            async with leaving:
                 await self._serve(life, reply)
         except GatewayError as error:
             life.failed(error)

@@ -9,12 +9,12 @@ from typing import Any
 
 import orjson
 
-from gateway.upstream.frames import end_of_events, events_in, read_event
+from gateway.api.whole import HELD_BYTES_MAX, WholeEvents
+from gateway.upstream.frames import events_in, read_event
 from gateway.upstream.json_text import member, with_value, without
 from gateway.upstream.sse import Events
 
-HELD_BYTES_MAX = 1 << 20
-"""No more than this is held back; an event longer than this is passed on unchanged."""
+FINGERPRINT_BYTES_MAX = 256
 
 _DATA = re.compile(rb"data: ?([^\r\n]*)")
 _DATA_AHEAD = re.compile(rb"[\r\n](?=data:)")
@@ -27,6 +27,7 @@ _INSIDE = {
 }
 """The member that holds `model` and `service_tier` where an event itself does not."""
 _FINISH_REASON = b'"finish_reason"'
+_NO_REASON = b'"finish_reason":null'
 _STRING_NEXT = re.compile(rb'\s*:\s*"')
 _NULL_USAGE = b',"usage":null}\n\n'
 _HEADS = re.compile(
@@ -42,8 +43,8 @@ class Rewrite:
     """Changes the `model` and `service_tier` of answers and of each event, and strips usage."""
 
     __slots__ = (
-        "_added", "_drops_lf", "_finished", "_head", "_held", "_inside", "_model", "_renames",
-        "_strips", "_tail", "_tier",
+        "_added", "_drops_lf", "_finished", "_head", "_inside", "_model", "_renames", "_strips",
+        "_tail", "_tier", "_whole", "fingerprint",
     )  # fmt: skip
 
     def __init__(
@@ -63,11 +64,13 @@ class Rewrite:
         named = rb"\3" if self._model is None else _escaped(self._model)
         self._head = b"\\1%b\\2%b" % (_escaped(self._added), named)
         self._tail = b'"model":%b\\1' % _escaped(self._model or b"")
-        self._held = b""
-        """The beginning of an event."""
+        self._whole = WholeEvents()
         self._finished: list[bytes] = []
         """Chunks that end a choice: with the usage asked for, vLLM puts into the usage chunk what
         else stands in them."""
+        self.fingerprint: bytes | None = None
+        """The member, with a comma before it, that the engine moves from the end of each choice
+        into the usage chunk; as it was told last, be it of another stream."""
         self._drops_lf = False
         """The last line end removed was a CR, an LF may belong to it."""
 
@@ -82,33 +85,26 @@ class Rewrite:
 
         Only a chunk that ends a choice waits for the event after it, where usage is stripped.
         """
-        if self._held or self._drops_lf or not data.endswith(b"\n\n"):
-            data = self._whole(data)
+        if self._drops_lf and data:
+            self._drops_lf = False
+            data = data.removeprefix(b"\n")
+        if self._whole.held or not data.endswith(b"\n\n"):
+            data = self._whole.chunk(data)
         if not self._finished:
             clean = self._quick(data)
             if clean is not None:
                 return clean
         return b"".join([*map(self._event, events_in(data))])
 
-    def rest(self) -> bytes:
-        """What is still held back at the end of the stream."""
-        rest = b"".join([*self._finished, self._held])
-        self._finished, self._held = [], b""
-        return rest
+    def waiting(self) -> bytes:
+        """Whole events that are still held back, however the stream ended."""
+        return b"".join(self._ended())
 
-    def _whole(self, data: bytes) -> bytes:
-        """Hold back the beginning of an event at the end; return what is complete."""
-        if self._drops_lf and data:
-            self._drops_lf = False
-            data = data.removeprefix(b"\n")
-        seen = len(self._held)
-        data = self._held + data
-        end = end_of_events(data, seen)
-        self._held = data[end:]
-        if len(self._held) <= HELD_BYTES_MAX:
-            return data[:end]
-        self._held = b""
-        return data
+    def rest(self) -> bytes:
+        """All that is still held back at the end of a stream that ended well."""
+        rest = self.waiting() + self._whole.held
+        self._whole.held = b""
+        return rest
 
     def _quick(self, data: bytes) -> bytes | None:
         """Whole events in their new form where a few searches tell it; None where they do not."""
@@ -120,7 +116,12 @@ class Rewrite:
                 if b'"usage"' in data:
                     return None
             at = data.rfind(_FINISH_REASON)
-            if at >= 0 and not data.startswith(b":null", at + len(_FINISH_REASON)):
+            if at >= 0 and not data.startswith(_NO_REASON, at):
+                return None
+            # Of several choices one may have ended before another goes on in the same read.
+            if data.find(_FINISH_REASON) != at and (
+                data.count(_FINISH_REASON) != data.count(_NO_REASON)
+            ):
                 return None
         if not self._renames:
             return data
@@ -155,10 +156,15 @@ class Rewrite:
         ):
             finished.append(event)
             return b""
-        if not finished:
-            return event
+        return b"".join([*self._ended(), event]) if finished else event
+
+    def _ended(self) -> list[bytes]:
+        """The chunks that end a choice as they are without usage; they wait no more."""
+        finished, addition = self._finished, self.fingerprint
         self._finished = []
-        return b"".join([*finished, event])
+        if addition is None:
+            return finished
+        return [_with_last(each, addition) for each in finished]
 
     def _changed(self, event: bytes) -> bytes:
         """One event in its new form."""
@@ -187,9 +193,10 @@ class Rewrite:
         """Nothing, but line ends that belong to the event before; that gets the fingerprint."""
         at = text.index(b"{")
         found = member(text, at, b"system_fingerprint")
-        if found is not None and self._finished:
-            addition = b"," + text[found.start : found.end]
-            self._finished = [_with_last(each, addition) for each in self._finished]
+        if found is not None and found.end - found.start <= FINGERPRINT_BYTES_MAX:
+            self.fingerprint = b"," + text[found.start : found.end]
+        else:
+            self.fingerprint = None
         self._drops_lf = event.endswith(b"\r")
         return event[: len(event) - len(event.lstrip(b"\r\n"))]
 

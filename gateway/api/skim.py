@@ -32,13 +32,22 @@ def _first_part(text: bytes) -> bytes:
     pieces: list[bytes] = []
     room, at = READ_BYTES_MAX, 0
     while room > 0 and at < len(text):
-        quote = text.find(b'"', at)
-        end = end_of_string(text, quote + 1) if quote >= 0 else len(text)
-        if quote >= 0 and end - quote > LONG_BYTES and quote - at < room:
-            piece = text[at:quote] + shortened(text, quote, end)
-        else:
-            piece = text[at:end]
-        pieces.append(piece[:room])
+        piece, end = text[at : at + room], at + room
+        # A long string is longer than the room: it can only be the one in which that ends.
+        quote = _open_quote(piece)
+        if quote >= 0:
+            over = end_of_string(text, at + quote + 1)
+            if over - at - quote > LONG_BYTES:
+                piece = (piece[:quote] + shortened(text, at + quote, over))[:room]
+                end = over
+        pieces.append(piece)
         room -= len(piece)
         at = end
     return b"".join(pieces)
+
+
+def _open_quote(text: bytes) -> int:
+    """Where the string begins that is not over at the end of `text`; -1: none is open."""
+    if b"\\" in text:
+        text = text.replace(b"\\\\", b"__").replace(b'\\"', b"__")
+    return text.rfind(b'"') if text.count(b'"') % 2 else -1

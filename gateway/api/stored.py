@@ -7,8 +7,10 @@ for anybody else it does not exist. What an engine forgets is not noticed here: 
 import asyncio
 import re
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from secrets import token_hex
+from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from gateway.api.auth import Asking, authenticated, headers_of
@@ -22,7 +24,7 @@ from gateway.api.disconnect import (
 )
 from gateway.api.openai import engine_error
 from gateway.api.passing import beginning_of, error_body_of
-from gateway.api.reply import JSON_TYPE, Reply
+from gateway.api.reply import EVENT_STREAM, JSON_TYPE, Reply
 from gateway.api.rewrite import Rewrite
 from gateway.api.routes import RESPONSES_PREFIX
 from gateway.api.shapes import RESPONSE
@@ -36,7 +38,7 @@ from gateway.errors import (
 from gateway.tenancy.keys import Keyring
 from gateway.upstream.connection import Answer, UpstreamBrokenError
 from gateway.upstream.fleet import Fleet
-from gateway.upstream.sse import Events, PlainMeter
+from gateway.upstream.sse import Events, StreamMeter
 
 RESPONSES_MAX = 65_536
 """Responses whose place is remembered; the one made longest ago is forgotten first."""
@@ -96,15 +98,36 @@ def no_such_response(response_id: str) -> ResponseNotFoundError:
 class StoredResponses:
     """Serves GET of a stored response, and POST to its `/cancel`."""
 
-    def __init__(self, *, places: Places, fleet: Fleet, keyring: Keyring, asking: Asking) -> None:
+    def __init__(
+        self,
+        *,
+        places: Places,
+        fleet: Fleet,
+        keyring: Keyring,
+        asking: Asking,
+        cancelled: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`cancelled` hears of each response that its engine was made to give up."""
+        self._cancelled = cancelled
         self._places = places
         self._fleet = fleet
         self._keyring = keyring
         self._asking = asking
+        self._open: dict[asyncio.Task[Any], GatewayError | None] = {}
+        """What is under way, and what its client is told where it is ended from here."""
+
+    def end(self, farewell: GatewayError) -> None:
+        """End all that is under way; each client is told."""
+        for task in self._open:
+            self._open[task] = farewell
+            task.cancel()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, whatever becomes of it."""
         reply = Reply(send, token_hex(12).encode("ascii"), RESPONSE)
+        task = asyncio.current_task()
+        assert task is not None
+        self._open[task] = None
         try:
             async with cancelled_when_client_leaves(receive, scope.get(DEPARTURE)):
                 await self._serve(scope, reply)
@@ -114,6 +137,13 @@ class StoredResponses:
             await reply.fail(UpstreamFailedError(f"The engine's answer broke off: {broken}."))
         except ClientLeftError:
             return
+        except asyncio.CancelledError:
+            farewell = self._open[task]
+            if farewell is None or task.uncancel():
+                raise
+            await reply.fail(farewell)
+        finally:
+            del self._open[task]
 
     async def _serve(self, scope: Scope, reply: Reply) -> None:
         headers = headers_of(scope["headers"])
@@ -130,39 +160,59 @@ class StoredResponses:
         path = f"{RESPONSES_PREFIX}{response_id}{_CANCEL if is_cancel else ''}{_query(scope)}"
         try:
             async with asyncio.timeout(ANSWER_S_MAX) as limit:
+                meter = StreamMeter(lambda: 0.0, lambda: None, Events.RESPONSE)
                 answer = await self._fleet.client(place.replica).send(
-                    path.encode("ascii"),
-                    b"",
-                    method=method.encode("ascii"),
-                    meter=PlainMeter(lambda: 0.0),
+                    path.encode("ascii"), b"", method=method.encode("ascii"), meter=meter
                 )
                 try:
-                    await _pass_on(answer, reply, place, limit)
+                    if is_cancel and answer.status < 300:
+                        self._cancelled(response_id)
+                    if not await _is_told(answer, reply, place):
+                        limit.reschedule(None)  # a stream may last
+                        await _pass_stream(answer, reply, place, meter)
                 finally:
                     answer.close()
         except TimeoutError:
             raise UpstreamTimeoutError("The engine did not answer.") from None
 
 
-async def _pass_on(answer: Answer, reply: Reply, place: Place, limit: asyncio.Timeout) -> None:
-    """Pass the answer on; `limit` holds until it is known to be a stream, which may last."""
+async def _is_told(answer: Answer, reply: Reply, place: Place) -> bool:
+    """Pass a plain answer on; False: it is a stream. Raises GatewayError for the client."""
     if answer.status >= 400:
         raise engine_error(answer.status, await error_body_of(answer)).as_error()
     content_type = answer.header(b"content-type") or JSON_TYPE
     is_stream = content_type.startswith(b"text/event-stream")
-    rewrite = Rewrite(model=place.alias, service_tier=place.service_tier, events=Events.RESPONSE)
     reply.streams = is_stream
-    if not is_stream:
-        body = await beginning_of(answer, STORED_BYTES_MAX)
-        if len(body) > STORED_BYTES_MAX:
-            raise UpstreamFailedError("The stored response is too large to be passed on.")
-        await reply.whole(answer.status, [(b"content-type", content_type)], rewrite.plain(body))
-        return
-    limit.reschedule(None)
-    await reply.begin_stream(content_type)
-    while data := await answer.read():
-        await reply.write(rewrite.chunk(data))
-    await reply.finish(rewrite.rest())
+    if is_stream:
+        return False
+    body = await beginning_of(answer, STORED_BYTES_MAX)
+    if len(body) > STORED_BYTES_MAX:
+        raise UpstreamFailedError("The stored response is too large to be passed on.")
+    headers = [(b"content-type", content_type)]
+    await reply.whole(answer.status, headers, _rewrite(place).plain(body))
+    return True
+
+
+async def _pass_stream(answer: Answer, reply: Reply, place: Place, meter: StreamMeter) -> None:
+    """Pass on the events of a response; those to come are waited for as long as it takes."""
+    rewrite = _rewrite(place)
+    await reply.begin_stream(answer.header(b"content-type") or EVENT_STREAM)
+    try:
+        while data := await answer.read():
+            await reply.write(rewrite.chunk(data))
+    except UpstreamBrokenError:
+        if not meter.is_done:
+            raise
+    if meter.is_done:
+        await reply.finish(rewrite.rest())
+    elif meter.error_event is not None:
+        await reply.finish()
+    else:
+        raise UpstreamFailedError("The engine ended the stream without finishing it.")
+
+
+def _rewrite(place: Place) -> Rewrite:
+    return Rewrite(model=place.alias, service_tier=place.service_tier, events=Events.RESPONSE)
 
 
 def _asked_for(scope: Scope) -> tuple[str, bool]:

@@ -3,16 +3,23 @@
 What is in it was found out by whoever read it; here it is bytes, and the place of the model's name.
 """
 
-import asyncio
+import logging
 import tempfile
 import threading
 from collections.abc import AsyncGenerator
 from io import FileIO
 
+from gateway.api.threads import EXHAUSTED_RETRY_S, in_thread
+from gateway.errors import GatewayError, OverloadedError, StorageFullError
+from gateway.upstream.exhausted import is_exhausted
 from gateway.upstream.pieces import PIECE_BYTES_MAX
+
+LOGGER = logging.getLogger("fairgate.relay")
 
 FORM_MEMORY_BYTES = 1 << 20
 """Of each form; what is more lies in a temporary file without a name."""
+STORAGE_RETRY_S = 5.0
+"""When a client should come back whose upload found no room: others end, and give theirs back."""
 
 
 class Spool:
@@ -31,18 +38,27 @@ class Spool:
         self.is_closed = False
 
     async def add(self, data: bytes) -> None:
-        """Keep `data`. Raises OSError where the disk is full."""
+        """Keep `data`. Raises StorageFullError, and OverloadedError for want of files."""
         self._memory += data
         self.length += len(data)
         if len(self._memory) > FORM_MEMORY_BYTES:
-            await asyncio.to_thread(self._store)
+            try:
+                await in_thread(self._store)
+            except OSError as error:
+                raise _told("The upload could not be stored.", error) from error
 
     async def read(self, start: int, end: int) -> bytes:
-        """The bytes from `start` to before `end`, or fewer where they lie in two places."""
+        """The bytes from `start` to before `end`, or fewer where they lie in two places.
+
+        Raises StorageFullError and OverloadedError for a file that cannot be read.
+        """
         assert not self.is_closed
         if start >= self._stored_bytes:
             return bytes(self._memory[start - self._stored_bytes : end - self._stored_bytes])
-        return await asyncio.to_thread(self._stored, start, min(end, self._stored_bytes))
+        try:
+            return await in_thread(self._stored, start, min(end, self._stored_bytes))
+        except OSError as error:
+            raise _told("The upload could not be read again.", error) from error
 
     def close(self) -> None:
         """Forget everything, any number of times."""
@@ -142,3 +158,13 @@ class RenamedUpload:
         yield self._model
         async for piece in self._upload.between(self._end, self._upload.length):
             yield piece
+
+
+def _told(text: str, error: OSError) -> GatewayError:
+    """What the client is told where its upload met an `error` of this machine's."""
+    LOGGER.warning("%s %s", text, error)
+    if is_exhausted(error):
+        return OverloadedError(
+            "The gateway has no files left for uploads.", retry_after_s=EXHAUSTED_RETRY_S
+        )
+    return StorageFullError(text, retry_after_s=STORAGE_RETRY_S)

@@ -106,6 +106,8 @@ async def parse(route: Route, body: bytes, sequences_max: int) -> Call:
         session=_hint(fields.prompt_cache_key),
         wants_usage=asked.stream_options is not ABSENT and _wants_usage(asked.stream_options),
         previous_response_id=asked.previous_response_id if follows else None,
+        # Engines take other words for true as well; what is none costs nothing here.
+        is_background=follows and asked.background not in (ABSENT, NULL, FALSE),
         fields=fields,
         outline=outline,
     )

@@ -22,6 +22,8 @@ _MEDIA = re.compile(
     rb'(?:_url|_embeds|_pil|_data|_id)?"'
 )
 """Keys and types of parts that become more than tokens; a quote inside a JSON string is escaped."""
+_MEDIA_STARTS = (b'"image', b'"input_', b'"audio', b'"video', b'"file', b'"thinking', b'"custom_')
+"""What they begin with: found a hundred times as fast in a long history."""
 
 
 class _Asked(msgspec.Struct, gc=False):
@@ -131,7 +133,17 @@ def _obstacle(asked: _Asked, sequences: int) -> Obstacle | None:
         return Obstacle.FORMAT
     if not _fits_one_character(_value(asked.stop)):
         return Obstacle.STOP
-    return Obstacle.PROMPT if _MEDIA.search(bytes(asked.messages)) else None
+    return Obstacle.PROMPT if _has_media(bytes(asked.messages)) else None
+
+
+def _has_media(messages: bytes) -> bool:
+    for start in _MEDIA_STARTS:
+        at = messages.find(start)
+        while at >= 0:
+            if _MEDIA.match(messages, at):
+                return True
+            at = messages.find(start, at + 1)
+    return False
 
 
 def _is_text(response_format: Any) -> bool:

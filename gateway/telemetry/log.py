@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from hashlib import blake2b
 from queue import SimpleQueue
 
 import msgspec
@@ -22,6 +23,9 @@ CLOSE_S = 2.0
 STDOUT = "-"
 STDOUT_FD = 1
 MODE = 0o640
+SESSION_BYTES = 8
+BLOCK_MASK = 0xFFFF_FFFF
+"""Numbers of JSON are exact up to 53 bits for many readers."""
 
 
 class _Order:
@@ -129,8 +133,18 @@ class RequestLog:
 
 def line_of(record: SettledRequest, ahead_s: float) -> bytes:
     """The line of a record; `ahead_s` turns its instants into Unix time."""
-    at = round(record.arrived_at + ahead_s, 6)
-    return msgspec.json.encode(msgspec.structs.replace(record, arrived_at=at)) + b"\n"
+    line = msgspec.structs.replace(
+        record,
+        arrived_at=round(record.arrived_at + ahead_s, 6),
+        session=None if record.session is None else _hashed(record.session),
+        prefix=tuple([block & BLOCK_MASK for block in record.prefix]),
+    )
+    return msgspec.json.encode(line) + b"\n"
+
+
+def _hashed(session: str) -> str:
+    """Clients make up the names of sessions, and may say more in them than should be written."""
+    return blake2b(session.encode(), digest_size=SESSION_BYTES).hexdigest()
 
 
 def _opened(target: str) -> int:

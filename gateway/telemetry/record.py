@@ -39,3 +39,8 @@ class SettledRequest(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_max: int | None = None
     """As the client set it."""
     body_bytes: int = 0
+    session: str | None = None
+    """Tells the sessions of all users apart; where it is written, as a hash."""
+    prefix: tuple[int, ...] = ()
+    """Chained hashes of the prompt's leading blocks, of 64 tokens each, where anything is decided
+    by them. Where they are written only their last 32 bits: the others tell model and tenant."""

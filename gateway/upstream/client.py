@@ -154,6 +154,9 @@ class EngineClient:
             raise UpstreamBrokenError(
                 "connecting timed out", is_fresh=True, fault=Fault.CONNECT
             ) from error
+        except RuntimeError as error:  # names are looked up in threads, of which none was left
+            text = "The gateway has no threads left."
+            raise OverloadedError(text, retry_after_s=EXHAUSTED_RETRY_S) from error
         except OSError as error:
             raise UpstreamBrokenError(
                 f"cannot connect: {error}", is_fresh=True, fault=_fault_of(error)

@@ -294,6 +294,17 @@ class PlainMeter:
         return found[0] if len(found) == 1 else max(found, key=_total, default=None)
 
 
+def meter_of(
+    events: Events | None, clock: Callable[[], float], on_first: Callable[[], None] | None
+) -> StreamMeter | PlainMeter:
+    """The meter of a route whose streams are made of `events`; `on_first` None: of no stream."""
+    if on_first is not None and events is not None:
+        return StreamMeter(clock, on_first, events)
+    if events is Events.RESPONSE:
+        return PlainMeter(clock, tail_bytes=RESPONSE_TAIL_BYTES)
+    return PlainMeter(clock)
+
+
 def _total(usage: Usage) -> int:
     return usage.prompt_tokens + usage.output_tokens
 

@@ -14,8 +14,6 @@ from tests.support.sse_reference import payloads_of
 REFUSALS = frozenset({429, 500, 502, 503, 504})
 """Statuses that a request may be answered with while engines fail."""
 FREE = frozenset({"id", "created", "system_fingerprint"})
-HALVES_MAX = 1
-"""A stream that broke may hold half an event before its error: bytes are passed on as they come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +127,20 @@ def _of_plain(seen: Seen, right: bytes) -> list[str]:
     return [] if found == wanted else [f"another answer: {found} instead of {wanted}"]
 
 
+def _ends_with_error(body: bytes) -> bool:
+    """Whether an error, and then `[DONE]`, is all that stands at the end."""
+    *_, error, done = [b"", *payloads_of(body)]
+    return done == b"[DONE]" and b'"error"' in error
+
+
 def _of_stream(seen: Seen, right: Told) -> list[str]:
     told, faults = told_by(seen.body), []
-    if told.halves > (HALVES_MAX if told.errors else 0):
+    if told.halves:
         faults.append(f"events that nobody can read: {seen.body[-300:]!r}")
+    if not seen.body.endswith(b"\n\n"):
+        faults.append(f"it ends within an event: {seen.body[-300:]!r}")
+    if told.errors and not _ends_with_error(seen.body):
+        faults.append(f"something follows the error: {seen.body[-300:]!r}")
     if told.after_end:
         faults.append(f"{told.after_end} events with text after the end")
     if len(told.ids) > 1:

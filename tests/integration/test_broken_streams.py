@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from gateway.api.whole import HELD_BYTES_MAX
 from gateway.core.messages import Event, Finished, Outcome, Usage
 from tests.support.gateway import Running, client, eventually, running_gateway
 from tests.support.raw_engine import SSE_HEAD, RawEngine, chunked, running_raw_engine
@@ -57,10 +58,77 @@ async def test_an_error_is_an_event_of_its_own_wherever_the_stream_broke(
     else:
         engine.closes = True
     text = await streamed(running, model=model)
-    *_, error, done = payloads_of(text.encode())
+    first, error, done = payloads_of(text.encode())
+    assert json.loads(first)["choices"], "of what broke off nothing is left"
     assert json.loads(error)["error"]["code"] == "upstream_failed"
     assert done == b"[DONE]"
-    assert text.count("[DONE]") == text.count('"error"') == 1
+    assert text.count("\n\n") == 3
+    assert text.endswith("\n\n")
+
+
+CUTS = (1, 5, 6, 40, len(EVENT) - 2, len(EVENT) - 1)
+
+
+@pytest.mark.parametrize("wants_usage", [True, False])
+@pytest.mark.parametrize("cut", CUTS)
+async def test_half_an_event_is_never_told(
+    engine: RawEngine, running: Running, cut: int, wants_usage: bool
+) -> None:
+    """Clients would fail over its JSON, and never read the error that follows."""
+    engine.writes = [SSE_HEAD, chunked(EVENT), chunked(EVENT + EVENT[:cut])]
+    engine.closes = True
+    text = await streamed(running, stream_options={"include_usage": wants_usage})
+    assert text.startswith((EVENT + EVENT).decode())
+    error, done = payloads_of(text.encode())[2:]
+    assert json.loads(error)["error"]["code"] == "upstream_failed"
+    assert done == b"[DONE]"
+    assert text.count("\n\n") == 4
+
+
+NAMED = (
+    ("/v1/responses", b'event: response.output_text.delta\ndata: {"delta":"x"}\n\n'),
+    ("/v1/messages", b'event: content_block_delta\ndata: {"delta":{"text":"x"}}\n\n'),
+)
+
+
+@pytest.mark.parametrize(("path", "event"), NAMED)
+@pytest.mark.parametrize("half", [b"event: response", b"event: ping\n", b'event: x\ndata: {"a'])
+async def test_half_a_named_event_lends_its_name_to_no_error(
+    engine: RawEngine, running: Running, path: str, event: bytes, half: bytes
+) -> None:
+    """An error that is called `ping` is passed over."""
+    engine.writes = [SSE_HEAD, chunked(event), chunked(event[:9]), chunked(event[9:] + half)]
+    engine.closes = True
+    async with client(running) as http:
+        answer = await http.post(path, json={**BODY, "input": "x", "max_tokens": 9})
+    assert answer.text.startswith((event + event).decode())
+    rest = answer.text.removeprefix((event + event).decode())
+    assert rest.startswith("event: error\ndata: {")
+    assert rest.count("event:") == 1
+    await eventually(lambda: running.in_flight == 0)
+
+
+async def test_a_whole_stream_is_whole_however_its_connection_ended(
+    engine: RawEngine, running: Running
+) -> None:
+    """An error behind `[DONE]` would make a failure of an answer that is complete."""
+    engine.writes = [SSE_HEAD, chunked(EVENT), chunked(DONE)]
+    engine.closes = True
+    assert await streamed(running) == (EVENT + DONE).decode()
+
+
+async def test_what_is_longer_than_may_be_held_is_closed_before_the_error(
+    engine: RawEngine, running: Running
+) -> None:
+    """It was passed on as it came; glued to it, the error would be lost."""
+    long = b'data: {"choices":[' + b" " * (3 * HELD_BYTES_MAX // 2)
+    engine.writes = [SSE_HEAD, chunked(EVENT), chunked(long)]
+    engine.closes = True
+    text = await streamed(running, stream_options={"include_usage": True})
+    _, half, error, done = payloads_of(text.encode())
+    assert half.startswith(b'{"choices":[ ')
+    assert json.loads(error)["error"]["code"] == "upstream_failed"
+    assert done == b"[DONE]"
 
 
 def ends_of(running: Running, monkeypatch: pytest.MonkeyPatch) -> list[Finished]:

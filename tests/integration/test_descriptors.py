@@ -15,6 +15,7 @@ from gateway.core.messages import ReplicaLost
 from gateway.errors import OverloadedError
 from gateway.runtime.descriptors import CLIENTS_MIN, connections_for, open_now, raised_limit
 from gateway.upstream.client import EngineClient
+from gateway.upstream.connection import UpstreamBrokenError
 from gateway.upstream.probe import Probe
 from gateway.upstream.replicas import ReplicaAddress
 from gateway.upstream.sse import PlainMeter
@@ -22,6 +23,7 @@ from tests.support.child import Child, child
 from tests.support.gateway import client, eventually, running_gateway
 from tests.support.held_engine import running_held_engine
 from tests.support.raw_engine import running_raw_engine
+from tests.support.sending import FORM_TYPE, form, part
 
 PATH = "/v1/chat/completions"
 CHAT = {"model": "raw", "messages": [{"role": "user", "content": "x"}]}
@@ -120,6 +122,57 @@ async def test_an_engine_is_not_blamed_for_our_want_of_files() -> None:
         answer = await found.send(b"/v1/x", b"{}", meter=PlainMeter(lambda: 0.0))
         assert answer.status == 200
         found.close()
+
+
+async def test_a_name_that_is_not_found_for_want_of_files_is_no_fault_of_its_engine() -> None:
+    """The lookup says that there is no such name, and not why."""
+    async with running_raw_engine() as engine:
+        address = ReplicaAddress("r", f"http://engine.invalid:{engine.port}")
+        found = EngineClient(address, buffer_bytes_max=1 << 16, clock=lambda: 0.0)
+        with no_more_files(), pytest.raises(OverloadedError):
+            await found.send(b"/v1/x", b"{}", meter=PlainMeter(lambda: 0.0))
+        with pytest.raises(UpstreamBrokenError):
+            await found.send(b"/v1/x", b"{}", meter=PlainMeter(lambda: 0.0))
+
+
+async def test_an_engine_is_not_blamed_for_our_want_of_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its name is looked up in one."""
+
+    def refuses(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    address = ReplicaAddress("r", "http://engine.invalid:1")
+    found = EngineClient(address, buffer_bytes_max=1 << 16, clock=lambda: 0.0)
+    monkeypatch.setattr(asyncio.get_running_loop(), "run_in_executor", refuses)
+    with pytest.raises(OverloadedError) as raised:
+        await found.send(b"/v1/x", b"{}", meter=PlainMeter(lambda: 0.0))
+    assert raised.value.retry_after_s == 1.0
+
+
+async def test_an_upload_that_cannot_be_stored_for_want_of_files_is_told_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is no fault in the gateway that somebody would have to look for, and it passes."""
+    body = form(part("model", b"raw"), part("file", b"x" * (3 << 20), filename="a.wav"))
+    path, headers = "/v1/audio/transcriptions", {"content-type": FORM_TYPE.decode()}
+    async with (
+        running_raw_engine() as engine,
+        running_gateway(engine.url, wait_ready=False, scheduling__scrape_interval_s=60) as running,
+        client(running) as http,
+    ):
+        await eventually(lambda: running.gateway.scheduler.replicas)
+        await http.get("/healthz")
+        with no_more_files():
+            answer = await http.post(path, content=body, headers=headers)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "over_capacity")
+        assert answer.headers["retry-after"] == "1"
+        ours = [each for each in caplog.records if each.name == "fairgate.relay"]
+        assert [each.levelname for each in ours] == ["WARNING"]
+        engine.writes = [b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"]
+        answer = await http.post(path, content=body, headers=headers)
+        assert answer.status_code == 200
 
 
 async def test_a_replica_is_not_lost_for_our_want_of_files() -> None:

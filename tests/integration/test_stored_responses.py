@@ -346,6 +346,52 @@ async def test_a_fetched_stream_that_breaks_ends_with_one_error(
     assert content.startswith(EVENTS[:75])
 
 
+async def test_a_fetched_stream_that_ends_without_an_end_is_no_success(
+    aliased: Running, raw: RawEngine
+) -> None:
+    """Its client would take the beginning of an answer for all of it."""
+    beginning = EVENTS[: EVENTS.rindex(b"event:")]
+    half = b"event: response.output_text.delta\n"
+    writes = (SSE_HEAD, chunked(beginning + half), b"0\r\n\r\n")
+    content = await fetched(aliased, raw, *writes, model="raw")
+    assert content.startswith(beginning + b"event: error\ndata: {")
+    assert ends_of(Ask(RESPONSES, streams=True), content) == ["error"]
+
+
+async def test_a_fetched_stream_is_ended_by_one_error_when_the_gateway_leaves(
+    aliased: Running, raw: RawEngine
+) -> None:
+    """It would wait for the rest of a response that nobody brings any more."""
+    raw.keeps_gets_open = True
+    fetching = asyncio.create_task(
+        fetched(aliased, raw, SSE_HEAD, chunked(EVENTS[:100]), model="raw")
+    )
+    await eventually(lambda: raw.gets_told)
+    await asyncio.sleep(0.1)
+    aliased.gateway.end()
+    content = await fetching
+    assert ends_of(Ask(RESPONSES, streams=True), content) == ["error"]
+    assert content.count(b'"draining"') == 2, "in the event, and in its error"
+    assert content.startswith(EVENTS[: EVENTS.index(b"\n\n") + 2] + b"event: error\n")
+
+
+async def test_a_response_that_is_fetched_when_the_gateway_leaves_is_told_elsewhere(
+    aliased: Running, raw: RawEngine
+) -> None:
+    """503 with a Retry-After: another gateway stands there by then."""
+    raw.keeps_gets_open = True
+    async with client(aliased) as http:
+        await http.post("/v1/responses", content=ASK.body(model="raw"))
+        raw.gets = [_whole(CREATED)[:50]]
+        fetching = asyncio.create_task(http.get("/v1/responses/resp_7"))
+        await eventually(lambda: raw.gets_told)
+        await asyncio.sleep(0.1)
+        aliased.gateway.end()
+        answer = await fetching
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "draining")
+    assert answer.headers["retry-after"] == "1"
+
+
 async def test_an_engine_that_repeats_an_id_hands_nothing_over(
     aliased: Running, raw: RawEngine
 ) -> None:

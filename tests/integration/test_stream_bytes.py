@@ -224,3 +224,29 @@ async def test_an_engine_error_of_any_shape_becomes_ours(
     answer = await ask_for(http, stream.ask)
     assert answer.status_code == 422
     assert isinstance(json.loads(answer.content)["error"]["message"], str)
+
+
+MARK = b',"system_fingerprint":"vllm-1"'
+
+
+@pytest.mark.parametrize("model", ["raw", "alias"])
+async def test_each_of_several_choices_ends_as_the_engine_ends_it_unasked(
+    engine: RawEngine, http: httpx.AsyncClient, model: str
+) -> None:
+    """vLLM marks the end of each choice; asked for the usage, it marks that chunk alone."""
+
+    def end(choice: int, mark: bytes = b"") -> bytes:
+        text = (
+            b'data: {"id":"1","model":"raw","choices":[{"index":%d,"finish_reason":"stop"}]%b}\n\n'
+        )
+        return text % (choice, mark)
+
+    usage = USAGE.replace(b"}}", b"}" + MARK + b"}")
+    asked = EVENT + end(0) + EVENT + end(1) + usage + DONE
+    unasked = EVENT + end(0, MARK) + EVENT + end(1, MARK) + DONE
+    body = {"model": model, "messages": [], "stream": True, "n": 2}
+    for expected in (None, unasked):
+        says(engine, asked)
+        answer = await http.post("/v1/chat/completions", json=body)
+        left = answer.content.replace(b'"model":"alias"', b'"model":"raw"')
+        assert expected is None or left == expected

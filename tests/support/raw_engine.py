@@ -27,6 +27,10 @@ class RawEngine:
         self.closes = False
         self.gets: Sequence[bytes] = ()
         self.closes_gets = False
+        self.keeps_gets_open = False
+        """Whether nothing follows on what answers a GET, not even the end of the connection."""
+        self.gets_told = 0
+        """How many were answered with `gets`."""
         self.port = 0
 
     @property
@@ -48,6 +52,9 @@ class RawEngine:
                         writer.write(data)
                         await writer.drain()
                         await asyncio.sleep(0)
+                    self.gets_told += is_stored
+                    if is_stored and self.keeps_gets_open:
+                        await reader.read()
                     if self.closes_gets if is_stored else self.closes:
                         return
                 elif b"/v1/models" in head.split(b"\r\n")[0]:

@@ -1,6 +1,9 @@
 """Forms with files: read in passing, stored while they come, sent on as they were."""
 
 import asyncio
+import contextlib
+import errno
+import os
 import random
 import tempfile
 import threading
@@ -13,8 +16,15 @@ from gateway.api.call import Call
 from gateway.api.disconnect import ClientLeftError
 from gateway.api.form import FIELD_BYTES_MAX, PARTS_MAX, read_form
 from gateway.api.routes import TRANSCRIPTIONS
-from gateway.api.upload import FORM_MEMORY_BYTES, RenamedUpload, Spool, Upload
-from gateway.errors import BadRequestError, BodyTooLargeError, StorageFullError
+from gateway.api.threads import EXHAUSTED_RETRY_S
+from gateway.api.upload import FORM_MEMORY_BYTES, STORAGE_RETRY_S, RenamedUpload, Spool, Upload
+from gateway.errors import (
+    BadRequestError,
+    BodyTooLargeError,
+    GatewayError,
+    OverloadedError,
+    StorageFullError,
+)
 from gateway.upstream.pieces import PIECE_BYTES_MAX
 from tests.support.sending import BOUNDARY, FORM_TYPE, Sending, cut, form, part
 
@@ -92,9 +102,60 @@ async def test_a_full_disk_is_told_as_one_and_nothing_stays_open(
     full = FileIO("/dev/full", "r+")
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: full)
     body = form(part("file", SOUND, filename="a.wav"))
-    with pytest.raises(StorageFullError):
+    with pytest.raises(StorageFullError) as raised:
         await call_in(*cut(body, 60_000))
+    assert raised.value.retry_after_s == STORAGE_RETRY_S
     assert full.closed
+
+
+FEW = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+@pytest.mark.parametrize("number", [*FEW, errno.EDQUOT, errno.EROFS, errno.EIO])
+async def test_whatever_keeps_an_upload_from_being_stored_is_told_with_a_time(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A bare 500 would say that nobody knows what happened, nor when it is over."""
+
+    def refuses(**_: object) -> None:
+        raise OSError(number, "no")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuses)
+    body = form(part("file", SOUND, filename="a.wav"))
+    with pytest.raises(GatewayError) as raised:
+        await call_in(*cut(body, 60_000))
+    error = raised.value
+    wanted = (503, "over_capacity") if number in FEW else (507, "storage_full")
+    assert (error.status, error.code) == wanted
+    assert error.retry_after_s
+
+
+async def test_an_upload_that_cannot_be_read_again_is_told_so() -> None:
+    """Disks fail between the two, and no engine is to blame."""
+    call = await call_in(*cut(form(part("file", SOUND, filename="a.wav")), 60_000))
+    assert call.upload is not None
+    file = call.upload._spool._file
+    assert file is not None
+    os.close(file.fileno())
+    with pytest.raises(StorageFullError) as raised:
+        await anext(call.upload.pieces())
+    assert raised.value.retry_after_s == STORAGE_RETRY_S
+    with contextlib.suppress(OSError):
+        call.upload.close()
+
+
+async def test_an_upload_waits_for_no_thread_that_cannot_be_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The bound on a container's processes counts threads."""
+
+    def refuses(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "run_in_executor", refuses)
+    with pytest.raises(OverloadedError) as raised:
+        await call_in(*cut(form(part("file", SOUND, filename="a.wav")), 60_000))
+    assert raised.value.retry_after_s == EXHAUSTED_RETRY_S
 
 
 async def test_an_upload_that_is_closed_while_it_is_sent_ends_with_an_error() -> None:

@@ -62,6 +62,7 @@ def test_the_record_adds_up(life: Life) -> None:
     record = life.record(20.0, 200, TIERS)
     assert (record.overhead_s, record.ttft_s, record.duration_s) == (0.25, 4.0, 10.0)
     assert (record.tier, record.outcome, record.status, record.attempts) == ("low", "done", 200, 1)
+    assert (record.session, record.prefix) == ("s1", life.prefix)
 
 
 def test_a_request_that_was_never_sent_has_no_first_token(life: Life) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import orjson
@@ -9,15 +10,18 @@ import pytest
 
 from gateway.api.call import Call
 from gateway.api.outline import OUTLINED_BYTES, SLICE_BYTES, outline_of
-from gateway.api.prefix import Prefixes
+from gateway.api.prefix import PREFIX_BLOCKS_MAX, Prefixes
 from gateway.api.prompts import COUNTED_MAX
 from gateway.api.routes import CHAT, COMPLETIONS, EMBEDDINGS, Route
 from gateway.api.wire import parse, rewritten
+from gateway.continuation.eligible import judged
 from gateway.errors import BadRequestError
 from gateway.upstream.pieces import Segments
 
 TEXT = 'It was a bright cold day in April, and the clocks were striking "thirteen".\n' * 15_000
 IDS = [number * 7_919 % 128_000 for number in range(200_000)]
+STEP_S_MAX = 0.02
+"""Of CPU: what the machine does meanwhile is not ours."""
 IMAGE = "data:image/png;base64," + "iVBORw0KGgo" * 150_000
 
 
@@ -58,6 +62,20 @@ LARGE: dict[str, dict[str, Any]] = {
     "an image": {"messages": said([{"type": "image_url", "image_url": {"url": IMAGE}}])},
     "many messages": {"messages": said(*[TEXT[:2_000]] * 1_000)},
     "many short strings": {"messages": said(*['[]{},:\\"'] * 40_000)},
+    "many short messages": {"messages": said(*["ok", '}, {"', "\\"] * 16_000)},
+    "many messages of parts": {
+        "messages": said(
+            *[[{"type": "text", "text": "a"}, {"type": "text", "text": "]}"}]] * 14_000
+        )
+    },
+    "many calls, and a long text among them": {
+        "messages": [
+            *[{"role": "assistant", "tool_calls": [{"id": "1", "x": {"y": [1, [2]]}}]}] * 12_000,
+            *said(TEXT),
+            *said(*["ok"] * 9_000),
+        ],
+        "tools": [{"a": 1}] * 3,
+    },
     "ids": {"prompt": IDS},
     "lists of ids": {"prompt": [IDS, IDS[:5], []]},
     "one list of ids": {"prompt": [IDS]},
@@ -212,3 +230,54 @@ def test_nobody_can_write_a_mark() -> None:
         return {outline.marked for outline in outlines if outline is not None}
 
     assert len(asyncio.run(marks())) == 3
+
+
+@pytest.mark.parametrize("count", [20_000, 100_000])
+@pytest.mark.parametrize("text", ["ok", "x" * 60])
+async def test_a_history_of_very_many_messages_stops_the_loop_for_no_more_than_a_moment(
+    count: int, text: str
+) -> None:
+    """An agent that has run for a day would make everybody else's stream stutter."""
+    messages = said(*[text] * count)
+    body = orjson.dumps({"model": "a", "stream": True, "messages": messages, "priority": 1})
+    steps: list[float] = []
+    reading = asyncio.create_task(parse(CHAT, body, 8))
+    while not reading.done():
+        before_s = time.thread_time()
+        await asyncio.sleep(0)
+        steps.append(time.thread_time() - before_s)
+    call = reading.result()
+    before_s = time.thread_time()
+    prefixes = prefix(call)
+    steps.append(time.thread_time() - before_s)
+    before_s = time.thread_time()
+    judged(call.body if call.outline is None else call.outline.text, sequences=1)
+    steps.append(time.thread_time() - before_s)
+    before_s = time.thread_time()
+    rewritten(call, model="b", asks_usage=True)
+    steps.append(time.thread_time() - before_s)
+    assert max(steps) < STEP_S_MAX
+    assert len(prefixes) == PREFIX_BLOCKS_MAX
+
+
+def test_a_history_with_its_middle_taken_out_is_not_continued_elsewhere() -> None:
+    """What was taken out may hold images, which nobody looked for."""
+    call = parsed(LARGE["many short messages"])
+    assert call.outline is not None
+    assert call.outline.hides_objects
+    assert len(call.outline.text) < len(call.body) * 3 // 4
+    assert not parsed(LARGE["a text"]).outline.hides_objects  # type: ignore[union-attr]  # it is large
+
+
+@pytest.mark.parametrize("end", ['"ok"}]}', '"ok"}', '"ok', '"ok"}}', "", '"ok"},{'])
+def test_a_long_history_that_is_no_json_is_refused_or_passed_as_it_came(end: str) -> None:
+    """The engine looks at what is not looked at here; nothing may be changed, nor loop for ever."""
+    message = '{"role":"user","content":"ok"},'
+    body = (
+        '{"model":"m","messages":[' + message * 40_000 + '{"role":"user","content":' + end
+    ).encode()
+    try:
+        call = parsed(body)
+    except BadRequestError:
+        return
+    assert call.body == body

@@ -5,6 +5,7 @@ import errno
 import json
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.api.prefix import PREFIX_BLOCKS_MAX
 from gateway.telemetry.log import RequestLog
 from gateway.telemetry.process import families_of
 from gateway.telemetry.record import SettledRequest
@@ -49,9 +51,33 @@ def test_a_line_is_the_record_with_the_time_of_day(tmp_path: Path) -> None:
     (line,) = lines(tmp_path / "r.log")
     assert line.keys() == set(SettledRequest.__struct_fields__)
     assert line["arrived_at"] == pytest.approx(time.time() - 10.0, abs=5.0)
-    kept = {name: getattr(settled, name) for name in line if name != "arrived_at"}
+    changed = ("arrived_at", "prefix")
+    kept = {name: getattr(settled, name) for name in line if name not in changed}
     assert {name: line[name] for name in kept} == kept
+    assert line["prefix"] == []
     assert (tmp_path / "r.log").stat().st_mode & 0o007 == 0
+
+
+def test_sessions_and_beginnings_of_prompts_are_told_apart_and_not_told(tmp_path: Path) -> None:
+    """A replay needs to know which are the same; whoever reads the log need not know more."""
+    blocks = tuple((7 << 32) + number for number in range(PREFIX_BLOCKS_MAX))
+    names = ("4,5 acme alice patient-17", "4,5 acme alice patient-17", "4,3 acme bob patient-17")
+    with log(tmp_path / "r.log") as found:
+        for name in names:
+            found.add(record(session=name, prefix=blocks))
+    first, again, other = lines(tmp_path / "r.log")
+    assert first["session"] == again["session"] != other["session"]
+    assert re.fullmatch("[0-9a-f]{16}", str(first["session"]))
+    assert first["prefix"] == list(range(PREFIX_BLOCKS_MAX))
+    assert "patient" not in (tmp_path / "r.log").read_text()
+
+
+def test_a_line_of_the_longest_prompt_is_short(tmp_path: Path) -> None:
+    """Ten thousand lines may wait, and a day's disk is paid for."""
+    blocks = tuple((1 << 64) - 1 - number for number in range(PREFIX_BLOCKS_MAX))
+    with log(tmp_path / "r.log") as found:
+        found.add(record(session="x" * 1_000, prefix=blocks))
+    assert (tmp_path / "r.log").stat().st_size < 1_200
 
 
 def test_what_is_there_stays(tmp_path: Path) -> None:

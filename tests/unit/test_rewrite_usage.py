@@ -2,7 +2,8 @@
 
 import pytest
 
-from gateway.api.rewrite import HELD_BYTES_MAX, Rewrite
+from gateway.api.rewrite import FINGERPRINT_BYTES_MAX, Rewrite
+from gateway.api.whole import HELD_BYTES_MAX
 from tests.support.shared import shared_path
 
 CONTENT = b'data: {"id":"1","choices":[{"delta":{"content":"x"},"finish_reason":null}]}\n\n'
@@ -145,7 +146,8 @@ def test_the_end_of_a_choice_is_not_lost_with_the_connection() -> None:
     """The engine may die between the last token and the usage."""
     rewrite = stripping()
     rewrite.chunk(FINISH + DONE[:3])
-    assert rewrite.rest() == FINISH + DONE[:3]
+    assert rewrite.waiting() == FINISH
+    assert rewrite.rest() == DONE[:3]
     assert rewrite.rest() == b""
 
 
@@ -186,3 +188,46 @@ def test_an_event_too_long_to_hold_passes_and_the_next_one_is_stripped() -> None
 def test_what_is_no_chunk_keeps_every_byte(event: bytes) -> None:
     """Errors and comments are nobody's usage."""
     assert stripped(event) == event
+
+
+MARK = b',"system_fingerprint":"v1"'
+MARKED_USAGE = USAGE.replace(b"}}", b"}" + MARK + b"}")
+
+
+def marked(event: bytes) -> bytes:
+    """As an engine ends a choice that is not asked for usage."""
+    return event.replace(b"]}", b"]" + MARK + b"}")
+
+
+@pytest.mark.parametrize("size", [1, len(FINISH + CONTENT), 1 << 20])
+def test_every_choice_of_several_ends_with_the_fingerprint_that_is_known(size: int) -> None:
+    """Asked for the usage, vLLM tells it once, after the last choice; unasked, with each end."""
+    rewrite = stripping()
+    rewrite.fingerprint = MARK
+    stream = FINISH + CONTENT + FINISH + CONTENT + FINISH
+    asked = stream + MARKED_USAGE + DONE
+    left = b"".join(rewrite.chunk(asked[at : at + size]) for at in range(0, len(asked), size))
+    assert left == stream.replace(FINISH, marked(FINISH)) + DONE
+
+
+def test_the_fingerprint_is_learnt_from_any_stream_and_forgotten_with_one_without() -> None:
+    """The engine may have been started anew, with other flags or none."""
+    rewrite = stripping()
+    rewrite.chunk(CONTENT + MARKED_USAGE)
+    assert rewrite.fingerprint == MARK
+    assert rewrite.chunk(FINISH + MARKED_USAGE.replace(b"v1", b"v2")) == marked(FINISH).replace(
+        b"v1", b"v2"
+    )
+    rewrite.chunk(FINISH + USAGE)
+    assert rewrite.fingerprint is None
+    long = MARKED_USAGE.replace(b"v1", b"v" * FINGERPRINT_BYTES_MAX)
+    assert rewrite.chunk(FINISH + long) == FINISH
+    assert rewrite.fingerprint is None
+
+
+def test_the_end_of_a_choice_is_marked_also_where_the_stream_breaks() -> None:
+    """It is what the engine would have sent unasked."""
+    rewrite = stripping()
+    rewrite.fingerprint = MARK
+    rewrite.chunk(FINISH)
+    assert rewrite.waiting() == marked(FINISH)
