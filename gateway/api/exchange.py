@@ -71,6 +71,8 @@ class Exchange:
         self._is_cut_off = False
         self._farewell: GatewayError | None = None
         """What its client is told, where it is ended for no fault of anybody."""
+        self._held_at = 0.0
+        """When the client was last seen to hold it up."""
         self._unsent: int | None = None
         """What the client had not taken when it was last looked at."""
         self._meter: StreamMeter | PlainMeter = PlainMeter(surroundings.clock)
@@ -111,9 +113,10 @@ class Exchange:
     @property
     def silent_since(self) -> float | None:
         """When it last heard output, or was sent; None while the client holds it up."""
-        if self.writing_since is not None:
+        since = self._meter.last_at or self._sent_at
+        if since is None or self.writing_since is not None or self._cancels:
             return None
-        return self._meter.last_at or self._sent_at
+        return max(since, self._held_at)  # what came meanwhile may just be on its way
 
     async def run(self) -> None:
         """Carry it out.
@@ -133,8 +136,6 @@ class Exchange:
                 raise self._farewell from None
             if self._is_moving:
                 self._outcome = Outcome.CANCELLED
-            else:
-                self._fault = Fault.STALLED
             self.close()
             self._grant.finish(Outcome.FAILED, fault=self._fault)
             if self._strand is not None and self._strand.is_finished:
@@ -147,13 +148,12 @@ class Exchange:
 
     def look_at_client(self, now: float) -> None:
         """A client that has taken anything since the last look is slow, and no more than that."""
-        direct = self._reply.direct
-        if self.writing_since is None or direct is None:
-            self._unsent = None
-            return
-        unsent = direct.unsent()
-        if self._unsent is not None and unsent < self._unsent:
-            self.writing_since = now
+        direct, unsent = self._reply.direct, None
+        if self.writing_since is not None:
+            self._held_at = now
+            unsent = None if direct is None else direct.unsent()
+            if unsent is not None and self._unsent is not None and unsent < self._unsent:
+                self.writing_since = now
         self._unsent = unsent
 
     def cut_off(self, task: "asyncio.Task[None]") -> None:
@@ -161,8 +161,9 @@ class Exchange:
         self._is_cut_off = True
         self._interrupt(task)
 
-    def give_up(self, task: "asyncio.Task[None]") -> None:
+    def give_up(self, task: "asyncio.Task[None]", fault: Fault = Fault.STALLED) -> None:
         """The engine has stalled: end this, which `task` carries, as a failure of the engine."""
+        self._fault = fault
         self._interrupt(task)
 
     def end(self, task: "asyncio.Task[None]", farewell: GatewayError) -> None:

@@ -47,6 +47,7 @@ def progressed(state: State, event: Progressed, *, now: float, out: list[Decisio
     if replica is None:
         return
     kv_before = replica.ledger.kv_tokens
+    replica.held = event.held
     for grant in replica.ledger.produced(event.output_tokens):
         waiting = grant.waiting
         due = cost.produced(

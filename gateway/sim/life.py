@@ -94,6 +94,8 @@ class Life:
         self.held: list[tuple[int, int]] = []
         """Tokens that the client has not taken: it reads nothing at present."""
         self.held_since: float | None = None
+        self.held_until = 0.0
+        """When the client last took what it had not taken."""
         self.broke_at = 0.0
         """When its stream last broke off: its rest waits from then on."""
         self._desk = desk
@@ -121,7 +123,8 @@ class Life:
         """When the engine last said something; None while the client holds it up."""
         if self.exchange is None or self.held_since is not None:
             return None
-        return self.exchange.silent_since
+        since = self.exchange.silent_since
+        return None if since is None else max(since, self.held_until)
 
     def arrive(self) -> None:
         """The request is read; it asks the scheduler."""
@@ -278,11 +281,11 @@ class Life:
             case Meaning.BROKEN:
                 self._broke(exchange, reading.why, reading.fault)
 
-    def give_up(self) -> None:
+    def give_up(self, fault: Fault = Fault.STALLED) -> None:
         """The engine has stalled: end this as a failure of the engine."""
         assert self.exchange is not None
         self.counts.stalls += 1
-        self._broke(self.exchange, "stalled", Fault.STALLED)
+        self._broke(self.exchange, fault.value, fault)
 
     def _broke(self, exchange: Exchange, why: str, fault: Fault | None) -> None:
         self._upstream_ended(exchange, Outcome.FAILED, fault)
@@ -386,6 +389,7 @@ class Life:
     def client_reads_again(self) -> None:
         """What was held back is taken at once."""
         held, self.held, self.held_since = self.held, [], None
+        self.held_until = self._desk.clock.now
         if self.client.end is not None:
             return
         for choice, position in held:
