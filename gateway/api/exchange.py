@@ -34,10 +34,9 @@ REWRITTEN_ANSWER_BYTES_MAX = 64 << 20
 class RetryElsewhereError(Exception):
     """The replica failed before anything reached the client."""
 
-    def __init__(self, replica: str, error: GatewayError) -> None:
+    def __init__(self, replica: str, error: GatewayError, fault: Fault | None) -> None:
         super().__init__(error.message)
-        self.replica = replica
-        self.error = error
+        self.replica, self.error, self.fault = replica, error, fault
 
 
 class ClientStalledError(Exception):
@@ -144,7 +143,7 @@ class Exchange:
             error = UpstreamTimeoutError("The engine stopped answering.")
             if self._is_passing:
                 raise self._broken(error) from None
-            raise RetryElsewhereError(self._grant.replica, error) from None
+            raise RetryElsewhereError(self._grant.replica, error, self._fault) from None
 
     def look_at_client(self, now: float) -> None:
         """A client that has taken anything since the last look is slow, and no more than that."""
@@ -198,7 +197,8 @@ class Exchange:
             answer, first = await self._begun()
         except UpstreamBrokenError as broken:
             self._grant.finish(Outcome.FAILED, fault=broken.fault)
-            raise RetryElsewhereError(self._grant.replica, _broke_off(broken)) from broken
+            error = _broke_off(broken)
+            raise RetryElsewhereError(self._grant.replica, error, broken.fault) from broken
         answer.when_ended(self._ended)
         self._is_passing = True
         if self._life.route.events is Events.RESPONSE:
@@ -330,7 +330,7 @@ class Exchange:
         error = problem.as_error()
         if problem.is_clients and not self._resumes:
             raise error
-        raise RetryElsewhereError(self._grant.replica, error)
+        raise RetryElsewhereError(self._grant.replica, error, problem.fault)
 
     def _note_place(self, first: bytes) -> None:
         """Before its client can ask for it: where the response lies that just began."""
