@@ -237,7 +237,9 @@ class Relay:
                     failed[broken.replica] = life.broke_at
             except RefusedError as refused:
                 if life.strand is None:
-                    if not await self._awaits_return(refused, life, reply, failed, faults):
+                    if not await self._awaits_return(
+                        refused, life, reply, failed=failed, faults=faults
+                    ):
                         raise last or refused from None
                     life.refusals += 1
                     continue
@@ -258,6 +260,7 @@ class Relay:
         refused: RefusedError,
         life: Life,
         reply: Reply,
+        *,
         failed: dict[str, float],
         faults: Mapping[str, Fault | None],
     ) -> bool:

@@ -82,18 +82,6 @@ def test_a_request_that_no_usable_replica_may_run_is_refused_at_once(
     script.arrive("c", excluded=frozenset({"s"})).expect_waiting("c")
 
 
-def test_whoever_asks_again_for_the_replica_that_failed_it_learns_when_to_stop() -> None:
-    """Its patience is a promise, also while there is no replica at all."""
-    policy = one_tier(tiers=(Tier(name="x", queue_limit=0, patience_s=20.0),))
-    script = Script(policy).replica("r", slots=1).lose("r").advance(20.0)
-    failed = frozenset({"r"})
-    script.arrive("a", arrived_at=0.0, excluded=failed)
-    script.expect_refused("a", reason=Reason.NO_REPLICA).advance(0.1)
-    script.arrive("b", arrived_at=0.0, excluded=failed)
-    script.expect_refused("b", reason=Reason.PATIENCE_SPENT)
-    script.arrive("c", arrived_at=0.0).expect_refused("c", reason=Reason.NO_REPLICA)
-
-
 def test_a_prompt_that_no_replica_can_hold_is_refused_on_arrival() -> None:
     """The engine would refuse it too, but only after it waited for its turn."""
     script = Script().tell(
