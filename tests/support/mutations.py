@@ -182,7 +182,7 @@ RELEASES = (
       "return self._pool.gates.unfit_by(waiting, replica, judged_as, self._now) != 'no'", days()),
     M("a reserved replica takes others", "placement.py",
       "if replica.reserved_for is not None and replica.reserved_for is not waiting:",
-      "if replica.reserved_for is waiting:", days(11)),
+      "if replica.reserved_for is waiting:", days(18)),
     M("a reservation is for ever", "reservation.py",
       "    return replica.is_usable and now < replica.reserved_until",
       "    return replica.is_usable",
