@@ -175,7 +175,8 @@ class Patience:
         until = life.broke_at + self.wait_s()
         assert life.asked is not None
         if life.strand is None:
-            told_at = max(told_at, life.began_at)  # before that its client may get a status yet
+            # It keeps the chance of a status until it is sure that there is somebody to wait for.
+            told_at = max(told_at, life.broke_at)
             if life.asked.patience_s is not None:
                 until = min(until, life.began_at + life.asked.patience_s)
         left_s = until - now
