@@ -38,7 +38,7 @@ from gateway.runtime.admission import LocalGate
 from gateway.runtime.dispatcher import Dispatcher
 from gateway.runtime.lag import LagMeter
 from gateway.runtime.pressure import Pressure, floor_of, memory_limit, resident_bytes
-from gateway.runtime.stalls import is_stalled
+from gateway.runtime.stalls import is_stalled, stuck
 from gateway.settings import Settings, SettingsError
 from gateway.telemetry.log import RequestLog
 from gateway.telemetry.metrics import Metrics
@@ -345,6 +345,7 @@ class Gateway:
                 clock=self.clock,
                 client_stall_s=lambda: self.scheduler.policy.bounds.client_stall_s,
                 is_stalled=partial(is_stalled, self.scheduler),
+                stuck=partial(stuck, self.scheduler),
             )
             watches = [tasks.create_task(walk), tasks.create_task(self._sweep())]
             await self._spending.sync()

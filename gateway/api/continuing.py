@@ -164,7 +164,7 @@ def usages_of(strand: Strand, told: Usage | None) -> tuple[Usage, Usage]:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a broken stream looks for a replica."""
+    """How long a request that its replica failed looks for one, be it the rest of a stream."""
 
     wait_s: Callable[[], float]
     keepalive_after_s: float
@@ -175,11 +175,18 @@ class Patience:
 
         Only where there is no replica at all: the scheduler itself waits for a busy one.
         """
-        now = self.clock()
-        left_s = life.broke_at + self.wait_s() - now
+        now, told_at = self.clock(), life.told_at
+        until = life.broke_at + self.wait_s()
+        assert life.asked is not None
+        if life.strand is None:
+            # It keeps the chance of a status until it is sure that there is somebody to wait for.
+            told_at = max(told_at, life.broke_at)
+            if life.asked.patience_s is not None:
+                until = min(until, life.began_at + life.asked.patience_s)
+        left_s = until - now
         if refused.reason is not Reason.NO_REPLICA or left_s <= 0:
             return False
-        if now - life.told_at >= self.keepalive_after_s:
+        if reply.streams and now - told_at >= self.keepalive_after_s:
             life.told_at = now
             await reply.queued(1, None)
         await asyncio.sleep(min(ASK_AGAIN_S, left_s))

@@ -44,10 +44,9 @@ REWRITTEN_ANSWER_BYTES_MAX = 64 << 20
 class RetryElsewhereError(Exception):
     """The replica failed before anything reached the client."""
 
-    def __init__(self, replica: str, error: GatewayError) -> None:
+    def __init__(self, replica: str, error: GatewayError, fault: Fault | None) -> None:
         super().__init__(error.message)
-        self.replica = replica
-        self.error = error
+        self.replica, self.error, self.fault = replica, error, fault
 
 
 class ClientStalledError(Exception):
@@ -116,9 +115,12 @@ class Exchange:
     @property
     def silent_since(self) -> float | None:
         """When it last heard output, or was sent; None while the client holds it up."""
-        if self._outlet.writing_since is not None or self.is_unwatched:
+        since = self._meter.last_at or self._sent_at
+        if since is None or self._interruption is not None or self.is_unwatched:
             return None
-        return self._meter.last_at or self._sent_at
+        if self._outlet.writing_since is not None:
+            return None
+        return max(since, self._outlet.held_at)  # what came meanwhile may just be on its way
 
     async def run(self) -> None:
         """Carry it out.
@@ -152,8 +154,6 @@ class Exchange:
             raise interruption.farewell from None
         if interruption.is_move:
             self._outcome = Outcome.CANCELLED
-        else:
-            self._fault = Fault.STALLED
         self.close()
         self._grant.finish(Outcome.FAILED, fault=self._fault)
         if self._strand is not None and self._strand.is_finished:
@@ -162,7 +162,7 @@ class Exchange:
         error = UpstreamTimeoutError("The engine stopped answering.")
         if self._is_passing:
             raise self._broken(error) from None
-        raise RetryElsewhereError(self._grant.replica, error) from None
+        raise RetryElsewhereError(self._grant.replica, error, self._fault) from None
 
     @property
     def is_unwatched(self) -> bool:
@@ -182,8 +182,9 @@ class Exchange:
         """The client takes nothing any more: leave it, and stop the engine."""
         self._interrupted(task).is_cut_off = True
 
-    def give_up(self, task: "asyncio.Task[None]") -> None:
+    def give_up(self, task: "asyncio.Task[None]", fault: Fault = Fault.STALLED) -> None:
         """The engine has stalled: end this, which `task` carries, as a failure of the engine."""
+        self._fault = fault
         self._interrupted(task)
 
     def end(self, task: "asyncio.Task[None]", farewell: GatewayError) -> None:
@@ -219,7 +220,8 @@ class Exchange:
             answer, first = await self._begun()
         except UpstreamBrokenError as broken:
             self._grant.finish(Outcome.FAILED, fault=broken.fault)
-            raise RetryElsewhereError(self._grant.replica, _broke_off(broken)) from broken
+            error = _broke_off(broken)
+            raise RetryElsewhereError(self._grant.replica, error, broken.fault) from broken
         if self._call.is_background and not self._around.is_leaving():
             self._begin_work(first)
         answer.when_ended(self._ended)
@@ -380,7 +382,7 @@ class Exchange:
         error = problem.as_error()
         if problem.is_clients and not self._resumes:
             raise error
-        raise RetryElsewhereError(self._grant.replica, error)
+        raise RetryElsewhereError(self._grant.replica, error, problem.fault)
 
     def _note_place(self, first: bytes) -> None:
         """Before its client can ask for it: where the response lies that just began."""

@@ -76,7 +76,8 @@ class Life:
         self.obstacle: Obstacle | None = None
         """What stands against that, where its tier wants it."""
         self.broke_at = self.told_at = 0.0
-        """When it broke, and when its client was last told that it waits for no replica at all."""
+        """When it broke, or first failed before it began; and when its client was last told that it
+        waits for no replica at all."""
         self.continuations = 0
         self.is_movable = False
         """Whether its tier and route allow it to go on elsewhere, once it streams."""

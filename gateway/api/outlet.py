@@ -16,7 +16,8 @@ from gateway.upstream.connection import Answer
 class Outlet:
     """What one exchange sends to its client."""
 
-    __slots__ = ("_clock", "_reply", "_unsent", "_whole", "rewrite", "strand", "writing_since")
+    __slots__ = ("_clock", "_reply", "_unsent", "_whole", "held_at", "rewrite", "strand",
+                 "writing_since")  # fmt: skip
 
     def __init__(
         self,
@@ -34,18 +35,19 @@ class Outlet:
         """Made once a read ended within an event, where nothing else holds that back."""
         self._unsent: int | None = None
         """What the client had not taken when it was last looked at."""
+        self.held_at = 0.0
+        """When the client was last seen to hold it up."""
         self.writing_since: float | None = None
         """When the write began that the client has not taken yet."""
 
     def look_at_client(self, now: float) -> None:
         """A client that has taken anything since the last look is slow, and no more than that."""
-        direct = self._reply.direct
-        if self.writing_since is None or direct is None:
-            self._unsent = None
-            return
-        unsent = direct.unsent()
-        if self._unsent is not None and unsent < self._unsent:
-            self.writing_since = now
+        direct, unsent = self._reply.direct, None
+        if self.writing_since is not None:
+            self.held_at = now
+            unsent = None if direct is None else direct.unsent()
+            if unsent is not None and self._unsent is not None and unsent < self._unsent:
+                self.writing_since = now
         self._unsent = unsent
 
     async def write(self, data: bytes) -> None:

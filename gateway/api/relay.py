@@ -42,6 +42,7 @@ from gateway.api.stored import Places, no_such_response
 from gateway.api.surroundings import Surroundings
 from gateway.api.wire import parse, read_body
 from gateway.continuation.obstacles import Obstacle
+from gateway.core.messages import Fault, Reason
 from gateway.core.policy import Bounds
 from gateway.errors import GatewayError, OverloadedError, RefusedError
 from gateway.runtime.gate import Gate, Waits
@@ -252,14 +253,18 @@ class Relay:
     async def _serve(self, life: Life, reply: Reply) -> None:
         """Try replicas until one answers. A retry keeps the arrival instant, and so its place."""
         failed: dict[str, float] = {}
+        faults: dict[str, Fault | None] = {}
         left: frozenset[str] = frozenset()
         last: GatewayError | None = None
         while life.attempts - life.moves - life.refusals < self._bounds.attempts:
             try:
                 await self._attempt(life, reply, left.union(failed))
             except RetryElsewhereError as broken:
-                failed[broken.replica] = self._clock()
-                last = broken.error if life.strand is None else last
+                now = failed[broken.replica] = self._clock()
+                faults[broken.replica] = broken.fault
+                if life.strand is None:
+                    last = broken.error
+                    life.broke_at = life.broke_at or now
             except ContinueElsewhereError as broken:
                 life.broke_at, last = self._clock(), broken.error
                 if broken.is_moved:
@@ -269,7 +274,12 @@ class Relay:
                     failed[broken.replica] = life.broke_at
             except RefusedError as refused:
                 if life.strand is None:
-                    raise last or refused from None
+                    if not await self._awaits_return(
+                        refused, life, reply, failed=failed, faults=faults
+                    ):
+                        raise last or refused from None
+                    life.refusals += 1
+                    continue
                 # A replica that did nothing wrong is better than none.
                 if not left and not await self._patience.outlasts(refused, life, reply):
                     assert last is not None
@@ -281,6 +291,31 @@ class Relay:
                 return
         assert last is not None, "at least one attempt is made"
         raise last if life.strand is None else explained(last, Obstacle.ATTEMPTS)
+
+    async def _awaits_return(
+        self,
+        refused: RefusedError,
+        life: Life,
+        reply: Reply,
+        *,
+        failed: dict[str, float],
+        faults: Mapping[str, Fault | None],
+    ) -> bool:
+        """Whether to ask again for what has not begun, and failed wherever it could run.
+
+        A replica that went away with it, and has come back, is as good as another one: it leaves
+        `failed`. One that was there all the time would fail it again.
+        """
+        if not failed or refused.reason is not Reason.NO_REPLICA:
+            return False
+        fleet, is_hopeless = self._around.fleet, True
+        for name, at in list(failed.items()):
+            has_returned, fault = fleet.has_returned_since(name, at), faults[name]
+            if has_returned or (has_returned is False and fault is Fault.REFUSED):
+                del failed[name]
+                return True
+            is_hopeless &= has_returned is False and fault is not Fault.DRAINING
+        return not is_hopeless and await self._patience.outlasts(refused, life, reply)
 
     def _still_failed(self, failed: dict[str, float]) -> dict[str, float]:
         """Those of the replicas that failed a broken stream which have not answered since.

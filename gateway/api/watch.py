@@ -1,16 +1,18 @@
 """One walk over all open exchanges, once a second, instead of a timer for each.
 
 It reports progress to the scheduler, cuts off clients that read nothing, and gives up engines
-that do nothing any more.
+that do nothing any more, for anybody or for one request.
 """
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from gateway.api.exchange import Exchange
 from gateway.api.relay import Relay
-from gateway.core.messages import Progressed
+from gateway.core.messages import Fault, Progressed
+from gateway.runtime.stalls import STALL_S, Silent
 
 WALK_EVERY_S = 1.0
 
@@ -24,6 +26,10 @@ class IsStalled(Protocol):
         """See `runtime.stalls.is_stalled`."""
 
 
+Stuck = Callable[[Iterable[Silent], float], list[str]]
+"""As `runtime.stalls.stuck` of one scheduler."""
+
+
 async def watch(
     relay: Relay,
     *,
@@ -31,6 +37,7 @@ async def watch(
     clock: Callable[[], float],
     client_stall_s: Callable[[], float],
     is_stalled: IsStalled,
+    stuck: Stuck,
 ) -> None:
     """Walk until cancelled."""
     while True:
@@ -40,20 +47,27 @@ async def watch(
         now = clock()
         cut_stalled(relay, now, client_stall_s())
         give_up_stalled(relay, is_stalled, now)
+        give_up_stuck(relay, stuck, now)
 
 
 def progress(relay: Relay) -> list[Progressed]:
     """Output so far of every open stream, one event for each replica."""
     produced: dict[str, dict[str, int]] = defaultdict(dict)
     heard: dict[str, float] = {}
+    held: dict[str, set[str]] = defaultdict(set)
     for exchange in relay.open:
         if exchange.output_tokens:
             replica = exchange.replica
             produced[replica][exchange.request_id] = exchange.output_tokens
+            if exchange.writing_since is not None:
+                held[replica].add(exchange.request_id)
             at = exchange.heard_at
             if at is not None and at > heard.get(replica, at - 1.0):
                 heard[replica] = at
-    return [Progressed(replica, tokens, heard.get(replica)) for replica, tokens in produced.items()]
+    return [
+        Progressed(replica, tokens, heard.get(replica), frozenset(held.get(replica, ())))
+        for replica, tokens in produced.items()
+    ]
 
 
 def cut_stalled(relay: Relay, now: float, client_stall_s: float) -> None:
@@ -75,3 +89,19 @@ def give_up_stalled(relay: Relay, is_stalled: IsStalled, now: float) -> None:
             exchange.request_id, silent_since=since, has_begun=exchange.has_begun, now=now
         ):
             exchange.give_up(task)
+
+
+def give_up_stuck(relay: Relay, stuck: Stuck, now: float) -> None:
+    """End exchanges for which an engine does nothing, though it goes on with others."""
+    silent: dict[str, Exchange] = {}
+    told: list[Silent] = []
+    for exchange, task in relay.open.items():
+        since = exchange.silent_since
+        if task is not None and since is not None and now - since >= STALL_S:
+            silent[exchange.request_id] = exchange
+            told.append(Silent(exchange.request_id, since, exchange.has_begun))
+    for request_id in stuck(told, now) if told else ():
+        exchange = silent[request_id]
+        task = relay.open[exchange]
+        assert task is not None
+        exchange.give_up(task, Fault.STUCK)

@@ -27,7 +27,7 @@ def arrived(state: State, request: Request, *, now: float, out: list[Decision]) 
         refuse(state, request, reason, now=now, out=out)
         return
     waiting = weigh(pool, state.predictor, request, sequence=state.number())
-    objection = _objection(pool, waiting)
+    objection = _objection(pool, waiting, now)
     if objection is Reason.NO_REPLICA:
         consider_scaling(state, pool, now=now, out=out, is_asked_for=True)
     if objection is not None:
@@ -47,11 +47,13 @@ def arrived(state: State, request: Request, *, now: float, out: list[Decision]) 
         unhold(state, request, now=now, out=out)
 
 
-def _objection(pool: Pool, waiting: Waiting) -> Reason | None:
+def _objection(pool: Pool, waiting: Waiting, now: float) -> Reason | None:
     """Why a request is refused whatever else waits; None: it is not."""
     request = waiting.request
     if not pool.can_serve(waiting.kind):
-        return Reason.NO_REPLICA
+        # Whoever asks again and again for the replica that failed it learns when to stop.
+        is_over = bool(request.excluded) and now > waiting.deadline
+        return Reason.PATIENCE_SPENT if is_over else Reason.NO_REPLICA
     if request.prompt_tokens is not None:
         longest = pool.context_tokens(request.model)
         if longest is not None and request.prompt_tokens > longest:

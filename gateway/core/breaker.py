@@ -28,6 +28,10 @@ BACKOFF_MAX_S = 30.0
 STALL_BACKOFF_S = 10.0
 """First rest of an engine that stands still: there a trial costs its request some seconds."""
 STALL_BACKOFF_MAX_S = 300.0
+STUCK_TO_TRIP = 3
+"""Requests that an engine forgot while it went on with others: one may be an accident."""
+STUCK_WITHIN_S = 120.0
+"""Seconds within which they must have been found; what went well between does not excuse them."""
 DRAIN_REST_S = 30.0
 """Rest of an engine that says it shuts down: Kubernetes kills it after as long by default."""
 STEADY_S = 60.0
@@ -62,8 +66,8 @@ class Circuit:
     """The breaker of one replica; instants are seconds of the scheduler's clock."""
 
     __slots__ = (
-        "_failures", "_flaps", "_recent", "_steady_from", "_trips", "lost_at", "reason", "trial",
-        "until",
+        "_failures", "_flaps", "_recent", "_steady_from", "_stuck", "_trips", "lost_at", "reason",
+        "trial", "until",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -81,6 +85,8 @@ class Circuit:
         """Openings, one after another, without a steady while between."""
         self._steady_from = float("-inf")
         self._flaps = 0
+        self._stuck: deque[float] = deque(maxlen=STUCK_TO_TRIP)
+        """When the last requests were found to be stuck."""
         self.lost_at = float("-inf")
         """When it last stopped to answer."""
 
@@ -141,6 +147,8 @@ class Circuit:
                 return False
             self._trip(fault, now)
             return True
+        if fault is Fault.STUCK:
+            return self._was_stuck(now)
         self._failures += WEIGHTS[fault]
         self._recent.append(True)
         if self._failures < TRIP_FAILURES and sum(self._recent) < TRIP_SHARE * WINDOW:
@@ -204,6 +212,7 @@ class Circuit:
             "trips": self._trips,
             "steady_age_s": _age_s(self._steady_from, now),
             "flaps": self._flaps,
+            "stuck_age_s": [now - instant for instant in self._stuck],
             "lost_age_s": _age_s(self.lost_at, now),
         }
 
@@ -217,12 +226,25 @@ class Circuit:
         self._trips = data["trips"]
         self._steady_from = instant_of(data["steady_age_s"], now)
         self._flaps = data["flaps"]
+        self._stuck.extend(now - age for age in data["stuck_age_s"])
         self.lost_at = instant_of(data["lost_age_s"], now)
+
+    def _was_stuck(self, now: float) -> bool:
+        """One more was found; returns whether that opened the circuit.
+
+        It closes when the next one is served, and the first that is stuck opens it again: half of
+        a data-parallel engine may stand still, and the other half hide that.
+        """
+        self._stuck.append(now)
+        if len(self._stuck) < STUCK_TO_TRIP or now - self._stuck[0] > STUCK_WITHIN_S:
+            return False
+        self._trip(Fault.STUCK, now)
+        return True
 
     def _trip(self, reason: str, now: float) -> None:
         is_steady = self.reason is None and now - self._steady_from >= STEADY_S
         self._trips = 1 if is_steady else self._trips + 1
-        if reason in STANDSTILL:
+        if reason in STANDSTILL or reason == Fault.STUCK:
             rest_s = _backoff_s(STALL_BACKOFF_S, STALL_BACKOFF_MAX_S, self._trips)
         else:
             rest_s = _backoff_s(BACKOFF_S, BACKOFF_MAX_S, self._trips)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from gateway.core import cost, health
 from gateway.core.arrival import evict, fill_behind, refuse
+from gateway.core.kinds import Kind
 from gateway.core.ledger import Grant
 from gateway.core.messages import (
     Adopted,
@@ -17,6 +18,7 @@ from gateway.core.messages import (
     Request,
     Usage,
 )
+from gateway.core.pool import Pool
 from gateway.core.release import fill_all, fill_replica, unhold
 from gateway.core.replica import Replica
 from gateway.core.state import State
@@ -48,6 +50,7 @@ def progressed(state: State, event: Progressed, *, now: float, out: list[Decisio
     if replica is None:
         return
     kv_before = replica.ledger.kv_tokens
+    replica.held = event.held
     for grant in replica.ledger.produced(event.output_tokens):
         waiting = grant.waiting
         due = cost.produced(
@@ -169,19 +172,22 @@ def _go_back(state: State, request_id: str, *, now: float, out: list[Decision]) 
         state.caps.leave(request)
     forget_if_gone(state, replica)
     pool = state.pool_by_model.get(request.model)
-    if pool is None:
+    if pool is not None:
+        waiting.kind = pool.kind_of(request, waiting.kv_tokens)
+    if pool is None or not _may_wait(pool, waiting.kind):
         refuse(state, request, Reason.NO_REPLICA, now=now, out=out)
     else:
-        waiting.kind = pool.kind_of(request, waiting.kv_tokens)
-        if pool.can_serve(waiting.kind):
-            state.enqueue(pool, waiting, now)
-        else:
-            refuse(state, request, Reason.NO_REPLICA, now=now, out=out)
+        state.enqueue(pool, waiting, now)
     fill_all(state, now=now, out=out)
     if state.caps.count:
         unhold(state, request, now=now, out=out)
     if state.is_closed and waiting.ticket:
         evict(state, waiting, Reason.SHUTTING_DOWN, now=now, out=out)
+
+
+def _may_wait(pool: Pool, kind: Kind) -> bool:
+    """Whether some replica can take it, or may come back: what was let in is not thrown away."""
+    return any(not pool.replicas[name].is_removed for name in kind.replicas)
 
 
 def adopted(state: State, event: Adopted, *, now: float) -> None:

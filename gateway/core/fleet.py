@@ -72,6 +72,7 @@ def reported(state: State, event: ReplicaReported, *, now: float, out: list[Deci
         target_s=state.policy.tiers[0].tpot_limit_ms / 1e3,
     )
     health.reported(state, replica, now, did=did, is_new=is_new)
+    health.look_for_absent(replica, sent_at=event.sent_at, now=now)
     pool = state.pool_by_replica.get(event.replica)
     if pool is not None and replica.ledger.unstarted and replica.waiting:
         pool.has_queued = True

@@ -18,6 +18,8 @@ GAPS = 3.0
 """The same, in engine steps."""
 PREFILLS = 3.0
 """The same, in expected times of computing all prompts that have not begun."""
+STILL_S = 10.0
+"""Silence of one data-parallel rank, while others go on, that means nothing yet."""
 
 
 def sent(replica: Replica, request_id: str, now: float) -> None:
@@ -44,6 +46,8 @@ def went_back(replica: Replica, request_id: str) -> None:
 def ended(state: State, grant: Grant, replica: Replica, event: Finished, *, now: float) -> None:
     """A request ended there, well or not."""
     circuit, fault = replica.circuit, event.fault
+    if fault is Fault.STUCK:
+        replica.absence.begin_anew()  # it was one of those that are missing
     if event.outcome is Outcome.DONE:
         if grant.waiting.request.streams:
             replica.vital.hear(now)
@@ -74,6 +78,26 @@ def reported(state: State, replica: Replica, now: float, *, did: bool, is_new: b
     elif _is_silent(replica) and circuit.fell_silent(now):
         state.wake_by(circuit.until)
         rest_briefly(state, replica, now)
+
+
+def look_for_absent(replica: Replica, *, sent_at: float, now: float) -> None:
+    """Compare what the scrape asked for at `sent_at` shows with what should be there."""
+    absence, report = replica.absence, replica.report
+    assert report is not None, "a scrape was taken in"
+    gap_s = expected_gap_s(replica)
+    present = absence.present(report, sent_at=sent_at, still_s=max(STILL_S, gap_s))
+    grants = replica.ledger.grants
+    if present is None or len(grants) <= present:
+        absence.begin_anew()
+        return
+    # Of each at least one sequence must be there, but for what may not have got in yet, and what
+    # may be done with: its client has not taken it all.
+    owed = 0
+    for id, grant in grants.items():
+        if grant.slots and grant.granted_at <= sent_at - gap_s and id not in replica.held:
+            owed += 1
+    has_grown = replica.vital.progressed_at == now
+    absence.take(owed - present, sent_at=sent_at, has_grown=has_grown)
 
 
 def rest_briefly(state: State, replica: Replica, now: float) -> None:

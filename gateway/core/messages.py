@@ -54,6 +54,8 @@ class Fault(StrEnum):
     """The answer ended before its end, or was none."""
     STALLED = "stalled"
     """The engine kept the connection and did nothing any more."""
+    STUCK = "stuck"
+    """The engine goes on with others, and did nothing more for this one."""
     DRAINING = "draining"
     """The engine says that it shuts down: what runs there goes on, nothing new is taken."""
 
@@ -174,6 +176,16 @@ class Usage:
         self.cached_tokens = cached_tokens
 
 
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One data-parallel engine among several behind one address."""
+
+    sequences: int
+    """Running and waiting."""
+    steps: float
+    """So far; grows while it does anything."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaReport:
     """One scrape of an engine's metrics in common units. None means unknown, never zero.
@@ -201,6 +213,8 @@ class ReplicaReport:
     iterations: float | None = None
     """Engine steps so far: the sign of life that `/health` is not."""
     preemptions: float | None = None
+    ranks: tuple[Rank, ...] = ()
+    """One by one, in a fixed order; empty where there is one engine, or nothing is told of each."""
     missing: tuple[str, ...] = ()
     """Names this engine's dialect expects and did not find: shown to the operator."""
 
@@ -249,16 +263,20 @@ class Progressed:
     output_tokens: dict[str, int]
     heard_at: float | None
     """When the last data event of any of them came; None where nobody noted it."""
+    held: frozenset[str]
+    """All that are held up by their clients: the engine may have done with those."""
 
     def __init__(
         self,
         replica: str,
         output_tokens: dict[str, int],
         heard_at: float | None = None,
+        held: frozenset[str] = frozenset(),
     ) -> None:
         self.replica = replica
         self.output_tokens = output_tokens
         self.heard_at = heard_at
+        self.held = held
 
 
 @dataclass(slots=True, init=False)

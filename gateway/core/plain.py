@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from math import inf, isfinite
 from typing import Any
 
-from gateway.core.messages import ReplicaReport, Request
+from gateway.core.messages import Rank, ReplicaReport, Request
 
 
 def finite(value: float | None) -> float | None:
@@ -108,6 +108,7 @@ def plain_report(report: ReplicaReport | None) -> dict[str, Any] | None:
         "generation_tokens": finite(report.generation_tokens),
         "iterations": finite(report.iterations),
         "preemptions": finite(report.preemptions),
+        "ranks": [[rank.sequences, finite(rank.steps)] for rank in report.ranks],
         "missing": list(report.missing),
     }
 
@@ -133,5 +134,6 @@ def report_of(data: Mapping[str, Any] | None) -> ReplicaReport | None:
         generation_tokens=data["generation_tokens"],
         iterations=data["iterations"],
         preemptions=data["preemptions"],
+        ranks=tuple(Rank(sequences, steps or 0.0) for sequences, steps in data["ranks"]),
         missing=tuple(data["missing"]),
     )

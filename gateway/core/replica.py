@@ -9,6 +9,7 @@ compared with the ledger of the instant at which it was asked for.
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.core.absence import Absence
 from gateway.core.affinity import Cache
 from gateway.core.breaker import Circuit
 from gateway.core.flows import Waiting
@@ -44,9 +45,9 @@ class Replica:
     """Belief about one engine, in sequences, tokens and seconds."""
 
     __slots__ = (
-        "_kv_share", "_passed_at", "_previous", "_previous_sent_at", "away", "away_of",
+        "_kv_share", "_passed_at", "_previous", "_previous_sent_at", "absence", "away", "away_of",
         "busy_until", "cache", "circuit", "configured_slots", "context_tokens", "foreign",
-        "fresh_until", "has_queue", "is_draining", "is_lost", "is_removed", "is_stale",
+        "fresh_until", "has_queue", "held", "is_draining", "is_lost", "is_removed", "is_stale",
         "is_usable", "judged_at", "kv_capacity_tokens", "kv_use_tokens_scraped", "ledger",
         "ledger_kv_at_scrape", "limit", "models", "name", "moved_at", "open_tiers", "recalled_at",
         "release_rate", "report", "reported_at", "reserved_for", "reserved_until",
@@ -73,6 +74,8 @@ class Replica:
         """When a running request was last asked away from here."""
         self.circuit = Circuit()
         self.vital = Vitality()
+        self.held: frozenset[str] = frozenset()
+        """Requests whose clients take nothing at present."""
         self.reserved_for: Waiting | None = None
         """Nothing else is put here until this one, passed over for its size, fits."""
         self.reserved_until = 0.0
@@ -116,6 +119,7 @@ class Replica:
         self._kv_share = Mean(LEARNING_SHARE)
         self._previous: ReplicaReport | None = None
         self.vital.forget()
+        self.absence = Absence()
         self.foreign = 0
         """Sequences there that did not come through this gateway."""
         self._passed_at = 0.0

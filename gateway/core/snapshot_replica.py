@@ -172,6 +172,8 @@ def plain_replica(replica: Replica, now: float) -> dict[str, Any]:
         "moved_age_s": age_s(replica.moved_at, now),
         "circuit": replica.circuit.snapshot(now),
         "vital": replica.vital.snapshot(now),
+        "absence": replica.absence.snapshot(now),
+        "held": sorted(replica.held),
         "judged": _plain_judgement(replica, now),
     }
 
@@ -217,6 +219,8 @@ def _restore_learnt(replica: Replica, data: Mapping[str, Any], now: float) -> No
     replica.moved_at = instant_of(data["moved_age_s"], now)
     replica.circuit.restore(data["circuit"], now)
     replica.vital.restore(data["vital"], now)
+    replica.absence.restore(data["absence"], now)
+    replica.held = frozenset(data["held"])
     replica.count_slots()
 
 

@@ -1,9 +1,17 @@
-"""Which exchanges have stalled: no output, and no sign that their engine does anything.
+"""Which exchanges have stalled: no output, and no sign that their engine does anything for them.
 
 An engine that hangs keeps its connections, answers `/health` and may go on sending keep-alives; so
 life is progress. A stream that is merely preempted is silent too, while its engine's counters grow.
 Where nobody listens any more, what was sent before is waited for no longer than a moment.
+
+A single request may be stuck on an engine that is lively with others. It is only taken for that
+with evidence: the engine's own count lacks it, or it is silent for several times as long as its
+whole answer should take while nothing waits there and others go on.
 """
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from gateway.core.breaker import STANDSTILL
 from gateway.core.ledger import Grant
@@ -21,6 +29,34 @@ TRIAL_STALL_S = 3.0
 REFUSED_STALL_S = 3.0
 """Silence that means nothing yet where connections are refused: vLLM, told to stop, closes its
 listener within 0.1 s and leaves its streams open and silent for ever."""
+ABSENT_UNBEGUN_S = 60.0
+"""Silence of one that the engine does not count, and that has not begun: the server before the
+engine may still prepare it."""
+BESIDE_STALL_S = 120.0
+"""Silence of one that the engine may well count, while it goes on with others."""
+BESIDE_ANSWERS = 3.0
+"""The same, in times that its longest answer should take: a tool's call may come all at once."""
+BESIDE_STALL_S_MAX = 900.0
+"""The longest of that."""
+LIVELY_S = 5.0
+"""An engine whose last data event came so lately goes on: we are told once a second."""
+
+
+class Silent(NamedTuple):
+    """A granted request whose engine has said nothing for a while. A tuple: there may be many."""
+
+    request_id: str
+    since: float
+    """Its last data event, or when it was sent; never while its client held it up."""
+    has_begun: bool
+    """Whether there was any."""
+
+
+class _Look(NamedTuple):
+    """One of them, with its grant."""
+
+    silent: Silent
+    grant: Grant
 
 
 def is_stalled(
@@ -52,6 +88,62 @@ def is_stalled(
     if vital.progressed_at is not None:
         still_s = min(silent_s, now - max(vital.progressed_at, vital.heard_at))
     return still_s >= max(least_s, PREFILLS * _prefill_s(replica, grant.prefill_tokens))
+
+
+def stuck(scheduler: Scheduler, silent: Iterable[Silent], now: float) -> list[str]:
+    """Ids of those that their engine, lively with others, does nothing for.
+
+    `silent` must name all that are silent for `STALL_S` or longer; who is held up by its client is
+    not one of them.
+    """
+    looks: defaultdict[str, list[_Look]] = defaultdict(list)
+    for each in silent:
+        found = scheduler.granted.get(each.request_id)
+        if found is not None and found[0].slots and now - each.since >= STALL_S:
+            looks[found[1].name].append(_Look(each, found[0]))
+    ids: list[str] = []
+    for name, those in looks.items():
+        replica = scheduler.replicas.get(name)
+        if replica is not None and replica.is_usable and now < replica.fresh_until:
+            gone = _absent(replica, those)
+            ids += [
+                look.silent.request_id
+                for look in those
+                if (look in gone and _is_over(replica, look, now))
+                or _is_passed_over(replica, look, now)
+            ]
+    return ids
+
+
+def _absent(replica: Replica, silent: list[_Look]) -> list[_Look]:
+    """Those that the engine's count must lack, if it is not known which of them it lacks: none."""
+    absence = replica.absence
+    missing, since = absence.missing, absence.since
+    # A count that lacks also some of those which it has just worked at is no count.
+    if since is None or not 0 < missing <= len(silent):
+        return []
+    suspects = [look for look in silent if look.silent.since <= since]
+    return suspects if len(suspects) <= missing else []
+
+
+def _is_over(replica: Replica, look: _Look, now: float) -> bool:
+    """Whether one that is not in the engine's count is silent for too long even so."""
+    least_s = STALL_S if look.silent.has_begun else ABSENT_UNBEGUN_S
+    prefills_s = PREFILLS * _prefill_s(replica, look.grant.prefill_tokens)
+    return now - look.silent.since >= max(least_s, prefills_s)
+
+
+def _is_passed_over(replica: Replica, look: _Look, now: float) -> bool:
+    """Whether others go on, nothing waits in the engine, and this should have ended long ago."""
+    silent, grant, clear_since = look.silent, look.grant, replica.absence.clear_since
+    if not grant.waiting.request.streams or clear_since is None:
+        return False
+    if now - replica.vital.heard_at > LIVELY_S:
+        return False
+    longest = max(grant.predicted_tokens, grant.waiting.request.output_tokens_max or 0)
+    answer_s = _prefill_s(replica, grant.prefill_tokens) + longest * replica.speed.step_s
+    least_s = min(BESIDE_STALL_S_MAX, max(BESIDE_STALL_S, BESIDE_ANSWERS * answer_s))
+    return now - max(silent.since, clear_since) >= least_s
 
 
 def _is_left_behind(

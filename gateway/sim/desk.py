@@ -135,6 +135,16 @@ class Desk:
         prober = self.probers.get(replica)
         return prober is not None and prober.answered_at > instant
 
+    def has_returned_since(self, replica: str, instant: float) -> bool | None:
+        """Whether it was away after that and answers again; None: to be seen. As `Fleet` has it."""
+        prober = self.probers.get(replica)
+        if prober is None:
+            return False
+        was_away = prober.away_at > instant
+        if prober.answered_at <= max(instant, prober.away_at if was_away else instant):
+            return None
+        return was_away
+
     def _woke(self, number: int) -> None:
         if number == self._wake:
             self.tell(Woke())

@@ -27,6 +27,8 @@ class FaultKind(StrEnum):
     """The whole process does nothing: connections open, and nobody answers."""
     FLAPPING = "flapping"
     """It crashes and comes back again and again."""
+    STUCK = "stuck"
+    """It forgets some of the streams that it has begun, and goes on with all others."""
     SLOW = "slow"
     """Each step takes many times as long."""
     # What it answers.
@@ -79,7 +81,7 @@ class Fault:
     replica: str = ""
     """Empty for what happens to the gateway."""
     factor: float = 1.0
-    """How many times as slow, where it is slow; how many foreign requests there come."""
+    """How many times as slow, where it is slow; how many foreign requests come, or are stuck."""
     policy: Policy | None = None
     """The one that comes into force."""
 

@@ -6,7 +6,6 @@ who runs, what each attempt was charged, how long anybody waited, and which repl
 
 from collections import Counter
 from hashlib import blake2b
-from math import inf
 
 from gateway.core import cost, invariants
 from gateway.core.ledger import Grant
@@ -17,6 +16,7 @@ from gateway.core.messages import (
     Decision,
     DrainAsked,
     Event,
+    Fault,
     Finished,
     FirstToken,
     Granted,
@@ -68,8 +68,8 @@ class Judge:
         self._deadlines: dict[str, float] = {}
         """The same for those that wait, put off to the instant at which they came back."""
         self._idle_since: dict[str, float] = {}
-        self._failed: dict[tuple[str, str], float] = {}
-        """When it failed, by request of a client and replica."""
+        self._failed: dict[tuple[str, str], tuple[float, Fault | None]] = {}
+        """When it failed and why, by request of a client and replica."""
         self._away: set[str] = set()
         self._drained: set[str] = set()
         self._is_closed = False
@@ -146,7 +146,7 @@ class Judge:
             case Finished(id):
                 assert id in self._running or id in self._waiting, f"{id} ends twice"
                 if event.outcome is Outcome.FAILED and id in self._running:
-                    self._failed[_ask_of(id), self._running[id]] = now
+                    self._failed[_ask_of(id), self._running[id]] = now, event.fault
                 self._leave(id)
                 self._judge_charge(event)
             case Bounced(id) | RecallDone(id):
@@ -186,10 +186,9 @@ class Judge:
                 assert id in self._waiting, f"{id} is granted and does not wait"
                 request = self._waiting.pop(id)
                 assert replica not in request.excluded, f"{id} goes where it is excluded"
-                failed_at = self._failed.get((_ask_of(id), replica), inf)
-                # The rest of a stream may be tried where a probe had an answer since.
-                is_forgiven = request.is_continuation and self._answered_since(replica, failed_at)
-                assert failed_at == inf or is_forgiven, f"{id} goes where it failed"
+                failed = self._failed.get((_ask_of(id), replica))
+                is_forgiven = failed is None or self._is_forgiven(request, replica, *failed)
+                assert is_forgiven, f"{id} goes where it failed"
                 is_away = replica in self._away or replica in self._drained
                 assert not is_away, f"{id} goes to {replica}, which is away"
                 assert not self._is_closed, f"{id} is granted after the end"
@@ -212,8 +211,18 @@ class Judge:
             case _:
                 pass
 
-    def _answered_since(self, replica: str, instant: float) -> bool:
-        return self._here.desk.has_answered_since(replica, instant)
+    def _is_forgiven(
+        self, request: Request, replica: str, failed_at: float, fault: Fault | None
+    ) -> bool:
+        """Whether one that failed a request may be tried again.
+
+        For the rest of a stream, where a probe had an answer since; for what has not begun, where
+        it was away meanwhile.
+        """
+        desk = self._here.desk
+        if request.is_continuation or fault is Fault.REFUSED:
+            return desk.has_answered_since(replica, failed_at)
+        return desk.has_returned_since(replica, failed_at) is True
 
     def _wait(self, request: Request, now: float) -> None:
         assert request.id not in self._waiting, f"{request.id} waits twice"

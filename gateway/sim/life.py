@@ -87,6 +87,8 @@ class Life:
         self.counts = Counts()
         self.failed: dict[str, float] = {}
         """Replicas that failed this very request, and when."""
+        self.faults: dict[str, Fault | None] = {}
+        """What was wrong with them then."""
         self.left: frozenset[str] = frozenset()
         """Replicas that it was moved off; they did nothing wrong, and are better than none."""
         self.exchange: Exchange | None = None
@@ -94,8 +96,10 @@ class Life:
         self.held: list[tuple[int, int]] = []
         """Tokens that the client has not taken: it reads nothing at present."""
         self.held_since: float | None = None
+        self.held_until = 0.0
+        """When the client last took what it had not taken."""
         self.broke_at = 0.0
-        """When its stream last broke off: its rest waits from then on."""
+        """When its stream last broke off, or it first failed: it is looked for from then on."""
         self._desk = desk
         self._continues = continues
         self._last_error = ""
@@ -121,7 +125,8 @@ class Life:
         """When the engine last said something; None while the client holds it up."""
         if self.exchange is None or self.held_since is not None:
             return None
-        return self.exchange.silent_since
+        since = self.exchange.silent_since
+        return None if since is None else max(since, self.held_until)
 
     def arrive(self) -> None:
         """The request is read; it asks the scheduler."""
@@ -219,13 +224,29 @@ class Life:
 
     def _refused(self, refused: Refused) -> None:
         self._desk.waiters.pop(self.attempt_id, None)
-        if self.has_begun and refused.reason is Reason.NO_REPLICA and self._may_look:
-            self._forgive()
+        is_away = refused.reason is Reason.NO_REPLICA
+        if is_away and not self.has_begun and self._takes_one_that_returned():
+            self.stage = Stage.LOOKING
+            self.counts.attempts -= 1
+            self._desk.clock.after(TURN_S, self._look_again)
+        elif is_away and self._may_look:
+            if self.has_begun:
+                self._forgive()
             self.stage = Stage.LOOKING
             self.counts.attempts -= 1
             self._desk.clock.after(ASK_AGAIN_S, self._look_again)
         else:
             self.end_with_error(self._last_error or refused.reason.value)
+
+    def _takes_one_that_returned(self) -> bool:
+        """Who went away with what has not begun, and has come back, is as good as another one."""
+        returned = self._desk.has_returned_since
+        for name, at in self.failed.items():
+            is_back = returned(name, at)
+            if is_back or (is_back is False and self.faults[name] is Fault.REFUSED):
+                del self.failed[name]
+                return True
+        return False
 
     def _forgive(self) -> None:
         """Who answers again may have been started anew: it is tried before the stream is lost."""
@@ -235,7 +256,17 @@ class Life:
 
     @property
     def _may_look(self) -> bool:
-        return self._desk.clock.now < self.broke_at + self._desk.policy.continuation_wait_s
+        until = self.broke_at + self._desk.policy.continuation_wait_s
+        if self.has_begun:
+            return self._desk.clock.now < until
+        if self.ask.patience_s is not None:
+            until = min(until, self.ask.at + self.ask.patience_s)
+        returned = self._desk.has_returned_since
+        may_return = any(
+            returned(name, at) is None or self.faults[name] is Fault.DRAINING
+            for name, at in self.failed.items()
+        )
+        return may_return and self._desk.clock.now < until
 
     def _look_again(self) -> None:
         if self.stage is Stage.LOOKING:
@@ -278,18 +309,18 @@ class Life:
             case Meaning.BROKEN:
                 self._broke(exchange, reading.why, reading.fault)
 
-    def give_up(self) -> None:
+    def give_up(self, fault: Fault = Fault.STALLED) -> None:
         """The engine has stalled: end this as a failure of the engine."""
         assert self.exchange is not None
         self.counts.stalls += 1
-        self._broke(self.exchange, "stalled", Fault.STALLED)
+        self._broke(self.exchange, fault.value, fault)
 
     def _broke(self, exchange: Exchange, why: str, fault: Fault | None) -> None:
         self._upstream_ended(exchange, Outcome.FAILED, fault)
         if self.has_begun and exchange.tokens:
             self.go_on_elsewhere(exchange.replica, why)
         else:
-            self.try_elsewhere(exchange.replica, why)
+            self.try_elsewhere(exchange.replica, why, fault)
 
     def _upstream_ended(
         self, exchange: Exchange, outcome: Outcome, fault: Fault | None = None
@@ -324,9 +355,12 @@ class Life:
         self._wait_again()
         self._desk.tell(Bounced(self.attempt_id))
 
-    def try_elsewhere(self, replica: str, error: str) -> None:
+    def try_elsewhere(self, replica: str, error: str, fault: Fault | None = None) -> None:
         """Nothing has reached the client: another replica may do better."""
-        self.failed[replica] = self._desk.clock.now
+        now = self.failed[replica] = self._desk.clock.now
+        self.faults[replica] = fault
+        if not self.has_begun:
+            self.broke_at = self.broke_at or now
         self._last_error = error
         if not self._may_try:
             self.end_with_error(error)
@@ -336,9 +370,8 @@ class Life:
 
     def go_on_elsewhere(self, replica: str, error: str) -> None:
         """The stream broke off: its rest may come from another replica, else one error event."""
-        self.failed[replica] = self._desk.clock.now
+        self.failed[replica] = self.broke_at = self._desk.clock.now
         self._last_error = error
-        self.broke_at = self._desk.clock.now
         if not (self._is_exact and self._may_try):
             self.end_with_error(error)
             return
@@ -386,6 +419,7 @@ class Life:
     def client_reads_again(self) -> None:
         """What was held back is taken at once."""
         held, self.held, self.held_since = self.held, [], None
+        self.held_until = self._desk.clock.now
         if self.client.end is not None:
             return
         for choice, position in held:

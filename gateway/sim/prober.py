@@ -59,6 +59,8 @@ class Prober:
         self.is_up = False
         self.answered_at = -inf
         """When a probe last had an answer."""
+        self.away_at = -inf
+        """When nobody listened, or it was lost."""
         self.heard_at: float | None = None
         """When anything of an answer to a client last came from there."""
         clock.after(0.0, self._ask)
@@ -108,6 +110,8 @@ class Prober:
             self._refusals = self._refusals + 1 if is_refused else 0
             self._misses += 1
             is_lost = self._misses >= MISSES_TO_LOSE or self._refusals >= REFUSALS_TO_LOSE
+            if is_refused or is_lost:
+                self.away_at = self._clock.now
             if self.is_up and is_refused:
                 self._tell(ReplicaRefused(self._server.spec.name))
             if self.is_up and is_lost:

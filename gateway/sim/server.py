@@ -75,6 +75,8 @@ class Server:
         """Connections that the kernel accepted and nobody has looked at."""
         self._left: list[Link] = []
         """Connections that were closed while it did nothing."""
+        self._forgotten: list[Link] = []
+        """Connections that are open, and nothing will be said on them."""
         self._stale: ReplicaReport | None = None
         self._foreign = 0
         self._foreign_open = 0
@@ -102,6 +104,7 @@ class Server:
         self._foreign_open = 0
         self._links.clear()
         self._left.clear()
+        self._forgotten.clear()
 
     # --- what clients do ------------------------------------------------------------------------
 
@@ -233,6 +236,8 @@ class Server:
             self._cut()
         elif kind is FaultKind.FOREIGN:
             self._intrude(int(fault.factor))
+        elif kind is FaultKind.STUCK:
+            self._lose_track(int(fault.factor))
         elif kind is FaultKind.SLOW:
             self.slowness *= fault.factor
         elif kind is FaultKind.STALE and self._stale is None:
@@ -262,9 +267,10 @@ class Server:
         self.listens = not (self.is_down or active[FaultKind.REFUSED])
 
     def _break_all(self) -> None:
-        for link in (*self._links.values(), *self._parked):
+        for link in (*self._links.values(), *self._parked, *self._forgotten):
             link.break_off()
         self._links.clear()
+        self._forgotten.clear()
         self._parked.clear()
 
     def _say_dead(self) -> None:
@@ -280,7 +286,18 @@ class Server:
         for link in self._links.values():
             link.break_off()
             self._abort(link)
+        for link in self._forgotten:
+            link.break_off()
         self._links.clear()
+        self._forgotten.clear()
+
+    def _lose_track(self, streams: int) -> None:
+        """Of those that it has begun, the first so many: it works at them no more."""
+        begun = [link for link in self._links.values() if link.ask.streams and any(link.produced)]
+        for link in begun[:streams]:
+            del self._links[link.id]
+            self._abort(link)
+            self._forgotten.append(link)
 
     def _intrude(self, requests: int) -> None:
         if self.is_down:

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from gateway.core.messages import Closed, DrainAsked, PolicyChanged, Progressed, ReplicaRemoved
+from gateway.core.messages import Fault as Blame
 from gateway.core.policy import Policy
 from gateway.core.scheduler import Scheduler
-from gateway.runtime.stalls import is_stalled
+from gateway.runtime.stalls import STALL_S, Silent, is_stalled, stuck
 from gateway.sim.asks import Ask, Client
 from gateway.sim.clock import Clock
 from gateway.sim.desk import Desk, Witness
@@ -119,6 +120,7 @@ class Site:
         self.clock.after(WALK_EVERY_S, self._walk)
         produced: dict[str, dict[str, int]] = defaultdict(dict)
         heard: dict[str, float] = {}
+        held: dict[str, set[str]] = defaultdict(set)
         for life in self.open.values():
             exchange = life.exchange
             if exchange is None or exchange.heard_at is None:
@@ -126,14 +128,17 @@ class Site:
             replica = exchange.replica
             produced[replica][life.attempt_id] = exchange.tokens
             heard[replica] = max(exchange.heard_at, heard.get(replica, 0.0))
+            if life.held_since is not None:
+                held[replica].add(life.attempt_id)
         for replica, tokens in produced.items():
-            self.desk.tell(Progressed(replica, tokens, heard[replica]))
+            self.desk.tell(Progressed(replica, tokens, heard[replica], frozenset(held[replica])))
         now, stall_s = self.clock.now, self.desk.policy.bounds.client_stall_s
         for life in list(self.open.values()):
             if life.held_since is not None and life.held_since < now - stall_s:
                 life.cut_off()
         for life in list(self.open.values()):
             self._look_for_stall(life, now)
+        self._look_for_stuck(now)
 
     def _look_for_stall(self, life: Life, now: float) -> None:
         since = life.silent_since
@@ -147,6 +152,17 @@ class Site:
             now=now,
         ):
             life.give_up()
+
+    def _look_for_stuck(self, now: float) -> None:
+        silent: dict[str, tuple[Silent, Life]] = {}
+        for life in self.open.values():
+            since = life.silent_since
+            is_open = life.stage in (Stage.SENT, Stage.PASSING)
+            if since is not None and is_open and now - since >= STALL_S:
+                told = Silent(life.attempt_id, since, life.stage is Stage.PASSING)
+                silent[life.attempt_id] = told, life
+        for id in stuck(self.desk.scheduler, [told for told, _ in silent.values()], now):
+            silent[id][1].give_up(Blame.STUCK)
 
     # --- faults ---------------------------------------------------------------------------------
 

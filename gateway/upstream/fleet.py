@@ -231,6 +231,22 @@ class Fleet:
         at = None if member is None else member.probe.status.last_success_at
         return at is not None and at > instant
 
+    def has_returned_since(self, name: str, instant: float) -> bool | None:
+        """Whether it was away after `instant` and answers again; False: it was there all the time.
+
+        None where that is to be seen: no probe has had an answer since, or it is away.
+        """
+        member = self._members.get(name)
+        if member is None:
+            return False
+        status = member.probe.status
+        was_away = status.away_at is not None and status.away_at > instant
+        since = status.away_at if was_away else instant
+        at = status.last_success_at
+        if since is None or at is None or at <= since:
+            return None
+        return was_away
+
     def context_tokens(self, name: str, model: str) -> int | None:
         """Tokens that one request may have there, prompt and output together; None: not said."""
         member = self._members.get(name)

@@ -326,6 +326,7 @@ class Probe:
             up=was_up and not is_lost,
             misses=misses,
             last_error=failure.reason,
+            away_at=self._clock() if failure.refused or is_lost else self.status.away_at,
         )
         if failure.refused or is_lost:
             self._facts = None

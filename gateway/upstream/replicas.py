@@ -50,6 +50,8 @@ class ReplicaStatus:
     """The engine's own entries of `/v1/models` by id, unchanged."""
     last_success_at: float | None = None
     """On the probe's clock."""
+    away_at: float | None = None
+    """When it was last found that nobody listens there, or that nobody answers any more."""
     last_error: str | None = None
     """Why the last attempt failed; None after a round without failure. Never holds a URL."""
     detail: str | None = None

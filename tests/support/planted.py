@@ -155,8 +155,8 @@ class LeavesTheEngineAtWork(Life):
 class AsksTheSameAgain(Life):
     """What failed is forgotten."""
 
-    def try_elsewhere(self, replica: str, error: str) -> None:
-        super().try_elsewhere("nobody", error)
+    def try_elsewhere(self, replica: str, error: str, fault: Fault | None = None) -> None:
+        super().try_elsewhere("nobody", error, fault)
 
 
 class LosesItsPlace(Life):

@@ -11,6 +11,8 @@ from gateway.core.breaker import (
     STALL_BACKOFF_MAX_S,
     STALL_BACKOFF_S,
     STEADY_S,
+    STUCK_TO_TRIP,
+    STUCK_WITHIN_S,
     TRIP_FAILURES,
     TRIP_SHARE,
     WEIGHTS,
@@ -64,7 +66,7 @@ def test_it_opens_after_as_many_failures_in_a_row_as_their_cost_allows(
     circuit = failed(fault, times=times)
     assert not circuit.lets(START_S)
     assert (circuit.reason, circuit.state(START_S)) == (fault.value, Breaker.OPEN)
-    assert set(WEIGHTS) == set(Fault) - {Fault.DRAINING}
+    assert set(WEIGHTS) == set(Fault) - {Fault.DRAINING, Fault.STUCK}
 
 
 def test_a_success_between_makes_no_row() -> None:
@@ -316,3 +318,50 @@ def test_what_was_counted_travels() -> None:
     fresh = Circuit()
     fresh.restore(Circuit().snapshot(3.0), 5.0)
     assert fresh.state(5.0) is Breaker.CLOSED
+
+
+def stuck_at(*instants: float) -> Circuit:
+    """A circuit whose engine forgot a request at each of these, and served others between."""
+    circuit = Circuit()
+    for number, instant in enumerate(instants):
+        circuit.failed(f"s{number}", Fault.STUCK, instant)
+        circuit.succeeded(f"w{number}", instant)
+    return circuit
+
+
+def test_an_engine_that_forgets_one_request_after_another_is_left_though_it_serves_others() -> None:
+    """Half of a data-parallel engine stands still, and the other half makes it look well."""
+    spread_s = STUCK_WITHIN_S / (STUCK_TO_TRIP - 1)
+    instants = [START_S + number * spread_s for number in range(STUCK_TO_TRIP)]
+    assert stuck_at(*instants[:-1]).reason is None
+    circuit = stuck_at(*instants)
+    assert circuit.reason == Fault.STUCK
+    assert circuit.until == instants[-1] + STALL_BACKOFF_S
+    assert stuck_at(*instants[:-1], instants[-1] + 0.1).reason is None
+
+
+def test_output_of_others_does_not_excuse_an_engine_that_forgets_requests() -> None:
+    """They spoke all the time; only one that is tried shows that new ones are served."""
+    circuit = stuck_at(*[START_S] * STUCK_TO_TRIP)
+    assert not circuit.spoke(START_S + 1.0)
+    assert not circuit.began("old", START_S + 1.0)
+    now = START_S + STALL_BACKOFF_S
+    assert tried(circuit, now).began("trial", now + 1.0)
+    assert circuit.reason is None
+
+
+def test_one_more_that_it_forgets_after_its_rest_is_enough_and_the_next_rest_is_longer() -> None:
+    """Three clients each time would pay for it for ever."""
+    circuit = stuck_at(*[START_S] * STUCK_TO_TRIP)
+    now = START_S + STALL_BACKOFF_S
+    tried(circuit, now).began("trial", now)
+    assert circuit.failed("next", Fault.STUCK, now + 20.0)
+    assert circuit.until == now + 20.0 + 2 * STALL_BACKOFF_S
+
+
+def test_a_trial_that_it_forgets_keeps_it_open() -> None:
+    """It is as it was."""
+    circuit = tried(stuck_at(*[START_S] * STUCK_TO_TRIP), START_S + STALL_BACKOFF_S)
+    now = START_S + STALL_BACKOFF_S + 15.0
+    assert circuit.failed("trial", Fault.STUCK, now)
+    assert circuit.until == now + 2 * STALL_BACKOFF_S

@@ -258,6 +258,17 @@ def test_patience_that_ends_is_said_with_its_reason() -> None:
     script.arrive("b").lose("r").advance(10.1).expect_refused("b", reason=Reason.NO_REPLICA)
 
 
+def test_whoever_asks_again_for_the_replica_that_failed_it_learns_when_to_stop() -> None:
+    """Its patience is a promise, also while there is no replica at all."""
+    script = Play(patient(20.0)).replica("r", slots=1).lose("r").advance(20.0)
+    failed = frozenset({"r"})
+    script.arrive("a", arrived_at=0.0, excluded=failed)
+    script.expect_refused("a", reason=Reason.NO_REPLICA).advance(0.1)
+    script.arrive("b", arrived_at=0.0, excluded=failed)
+    script.expect_refused("b", reason=Reason.PATIENCE_SPENT)
+    script.arrive("c", arrived_at=0.0).expect_refused("c", reason=Reason.NO_REPLICA)
+
+
 def test_all_whose_patience_ended_are_told_in_one_step() -> None:
     """The tenth must not wait for ten wake-ups."""
     script = Play(patient(10.0)).replica("r", slots=1).arrive("held").arrive_many("a", 10)

@@ -297,10 +297,16 @@ def test_a_bounce_costs_the_client_nothing_and_keeps_its_place() -> None:
     script.finish("w").advance(1.0).expect_granted("a")
 
 
+def test_what_comes_back_from_a_lost_replica_waits_like_those_that_waited() -> None:
+    """It was let in: a restart of the only replica should cost waiting, not answers."""
+    for back in ("bounce", "give_back"):
+        script = Play().replica("r", slots=1).arrive("a").lose("r")
+        getattr(script, back)("a").expect_waiting("a").advance(60.0).replica("r", slots=1)
+        script.expect_granted("a", on="r")
+
+
 def test_a_bounce_without_any_replica_left_is_an_answer() -> None:
     """The request must not wait for nothing."""
-    script = Play().replica("r", slots=1).arrive("a").lose("r").bounce("a")
-    script.expect_refused("a", reason=Reason.NO_REPLICA)
     script = Play().replica("r", slots=1).arrive("a").remove("r").bounce("a")
     script.expect_refused("a", reason=Reason.NO_REPLICA)
     assert not script.scheduler.replicas

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.core.messages import ReplicaReport
+from gateway.core.messages import Rank, ReplicaReport
 from gateway.upstream.dialects import llamacpp, sglang, tgi, vllm
 from gateway.upstream.dialects.dialect import Dialect, EngineFacts
 from gateway.upstream.dialects.registry import DIALECTS, by_name, by_owner, detect
@@ -89,7 +89,40 @@ def test_vllm_engines_behind_one_address_are_added_up() -> None:
         generation_tokens=120.0,
         iterations=81.0,
         preemptions=0.0,
+        ranks=(Rank(0, 41.0), Rank(0, 40.0)),
     )
+
+
+RANKS = (
+    b'vllm:num_requests_running{engine="0",model_name="m"} 3.0\n'
+    b'vllm:num_requests_running{engine="1",model_name="m"} 5.0\n'
+    b'vllm:num_requests_waiting{engine="1",model_name="m"} 2.0\n'
+    b'vllm:num_requests_waiting{engine="0",model_name="m"} 1.0\n'
+    b'vllm:iteration_tokens_total_count{engine="0",model_name="m"} 70.0\n'
+    b'vllm:iteration_tokens_total_count{engine="1",model_name="m"} 80.0\n'
+)
+
+
+def test_vllm_engines_are_also_told_one_by_one() -> None:
+    """One of them that stands still cannot be seen in a sum that grows."""
+    report = vllm.parse(RANKS)
+    assert (report.running, report.waiting, report.iterations) == (8, 3, 150.0)
+    assert report.ranks == (Rank(4, 70.0), Rank(7, 80.0))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        RANKS.rpartition(b"vllm:")[0],
+        RANKS.replace(b" 70.0", b" NaN"),
+        RANKS.replace(b'iteration_tokens_total_count{engine="1"', b"other{x"),
+        b"\n".join(line for line in RANKS.splitlines() if b'engine="0"' in line),
+    ],
+    ids=["a step short", "no figure", "another label", "one engine"],
+)
+def test_vllm_engines_that_say_too_little_are_not_told_one_by_one(text: bytes) -> None:
+    """A rank taken for one that stands still loses its streams."""
+    assert vllm.parse(text).ranks == ()
 
 
 def test_vllm_gauges_of_two_engines_are_summed_and_kv_use_is_their_mean() -> None:

@@ -257,6 +257,31 @@ async def test_a_client_that_leaves_a_stalled_engine_has_left(
     assert bench.cancelling == 1, "whoever made it takes it back"
 
 
+async def test_silence_after_a_slow_read_counts_from_the_end_of_it() -> None:
+    """What the engine said meanwhile is just on its way, and may take a turn of the loop."""
+    bench = await begun()
+    bench.engine.begins()
+    bench.engine.says(TOKEN)
+    await bench.settle()
+    bench.may_write.clear()
+    bench.engine.says(TOKEN)
+    await bench.settle()
+    bench.now = 160.0
+    bench.exchange.look_at_client(bench.now)
+    assert bench.exchange.silent_since is None
+    bench.may_write.set()
+    await bench.settle()
+    assert bench.exchange.silent_since == 160.0
+    bench.now = 161.0
+    bench.engine.says(TOKEN)
+    await bench.settle()
+    assert bench.exchange.silent_since == 161.0
+    bench.exchange.give_up(bench.task, Fault.STUCK)
+    assert bench.exchange.silent_since is None, "once is enough"
+    await asyncio.wait([bench.task])
+    assert bench.ticket.faults[0] is Fault.STUCK
+
+
 async def test_silence_counts_from_the_last_output_and_not_while_the_client_is_slow() -> None:
     """A reader that pauses is no fault of the engine's."""
     bench = await begun()

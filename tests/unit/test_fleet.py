@@ -8,7 +8,7 @@ import pytest
 
 from gateway.core.messages import DrainAsked, Event, ReplicaFound, ReplicaRemoved
 from gateway.upstream.fleet import Fleet
-from gateway.upstream.replicas import ReplicaAddress
+from gateway.upstream.replicas import ReplicaAddress, ReplicaStatus
 from tests.support.gateway import eventually
 from tests.support.raw_engine import RawEngine, running_raw_engine
 
@@ -130,3 +130,27 @@ async def test_the_priority_is_in_the_engines_own_polarity(
     address = ReplicaAddress("gpu0", engine.url, engine=engine_name, scheduling_policy=policy)
     watched.fleet.add(address)
     assert tuple(watched.fleet.engine_priority("gpu0", tier, 4) for tier in (0, 3)) == priorities
+
+
+@pytest.mark.parametrize(
+    ("away_at", "answered_at", "expected"),
+    [
+        (None, 9.0, None),
+        (None, 10.0, None),
+        (None, 11.0, False),
+        (9.0, 11.0, False),
+        (11.0, 9.0, None),
+        (11.0, 11.0, None),
+        (11.0, 12.0, True),
+        (11.0, None, None),
+    ],
+)
+async def test_a_replica_that_failed_at_ten_was_away_or_was_there_all_the_time(
+    watched: Watched, away_at: float | None, answered_at: float | None, expected: bool | None
+) -> None:
+    """A request that it failed is sent there once more only if another engine may be there."""
+    watched.fleet.add(ReplicaAddress("gpu0", "http://127.0.0.1:9"))
+    probe = watched.fleet._members["gpu0"].probe
+    probe.status = ReplicaStatus(away_at=away_at, last_success_at=answered_at)
+    assert watched.fleet.has_returned_since("gpu0", 10.0) is expected
+    assert watched.fleet.has_returned_since("unknown", 10.0) is False

@@ -60,6 +60,20 @@ async def test_a_replica_whose_streams_flow_is_too_busy_and_not_lost() -> None:
     assert not status.up
 
 
+async def test_it_is_known_when_a_replica_was_last_away() -> None:
+    """What was sent there before may be sent to whoever listens there now."""
+    engine = Engine()
+    watch = Watch(engine)
+    assert (await watch.round()).away_at is None
+    engine.down = HUNG
+    assert [(await watch.round()).away_at for _ in range(3)] == [None, None, watch.now]
+    engine.down = None
+    lost_at = watch.now
+    assert (await watch.round()).away_at == lost_at
+    engine.down = REFUSED
+    assert (await watch.round()).away_at == watch.now > lost_at
+
+
 async def test_an_answer_in_between_starts_the_count_anew() -> None:
     """Three misses spread over an hour are no outage."""
     engine = Engine()

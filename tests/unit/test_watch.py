@@ -1,12 +1,14 @@
 """The walk over open exchanges: progress for the scheduler, an end for idle readers."""
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import cast
 
 from gateway.api.relay import Relay
-from gateway.api.watch import cut_stalled, give_up_stalled, progress, watch
-from gateway.core.messages import Progressed
+from gateway.api.watch import cut_stalled, give_up_stalled, give_up_stuck, progress, watch
+from gateway.core.messages import Fault, Progressed
+from gateway.runtime.stalls import STALL_S, Silent
 from tests.support.jumping import run_jumping
 
 
@@ -22,6 +24,7 @@ class Open:
     heard_at: float | None = None
     has_begun: bool = False
     given_up: bool = False
+    blamed: Fault | None = None
     looked_at: list[float] = field(default_factory=list)
 
     def look_at_client(self, now: float) -> None:
@@ -32,9 +35,9 @@ class Open:
         """As `Exchange.cut_off`."""
         task.cancel()
 
-    def give_up(self, task: "asyncio.Task[None]") -> None:
+    def give_up(self, task: "asyncio.Task[None]", fault: Fault = Fault.STALLED) -> None:
         """As `Exchange.give_up`."""
-        self.given_up = True
+        self.given_up, self.blamed = True, fault
         task.cancel()
 
 
@@ -75,6 +78,21 @@ def test_progress_is_one_event_a_replica_without_what_has_not_begun() -> None:
     assert progress(relay) == [
         Progressed("gpu0", {"a": 3, "b": 5, "b2": 2}, 9.0),
         Progressed("gpu1", {"c": 7}),
+    ]
+
+
+def test_those_that_their_clients_hold_up_are_told_apart() -> None:
+    """Their engine may have done with them: that it counts them no more says nothing."""
+    relay = Carrier(
+        {
+            Open("a", output_tokens=3, heard_at=7.0, writing_since=6.0): None,
+            Open("b", output_tokens=5, heard_at=9.0): None,
+            Open("c", "gpu1", output_tokens=7, writing_since=6.0): None,
+        }
+    ).relay
+    assert progress(relay) == [
+        Progressed("gpu0", {"a": 3, "b": 5}, 9.0, frozenset({"a"})),
+        Progressed("gpu1", {"c": 7}, None, frozenset({"c"})),
     ]
 
 
@@ -127,11 +145,51 @@ def test_an_engine_is_judged_by_all_that_is_known_of_its_request() -> None:
     run_jumping(main())
 
 
+def test_what_is_stuck_is_sought_among_all_that_are_silent_and_given_up() -> None:
+    """A slow client's stream is none of them, and who speaks need not be looked at."""
+
+    async def main() -> None:
+        carrier = Carrier()
+        opened = {
+            "stuck": Open("stuck", silent_since=3.0, has_begun=True),
+            "computed": Open("computed", silent_since=2.0),
+            "alive": Open("alive", silent_since=2.5 + STALL_S),
+            "slow client": Open("slow client", writing_since=1.0),
+        }
+        for each in opened.values():
+            carrier.carry(each)
+        carrier.open[Open("nobody", silent_since=0.0)] = None
+        asked: list[list[Silent]] = []
+
+        def judge(silent: Iterable[Silent], now: float) -> list[str]:
+            asked.append(list(silent))
+            return ["stuck"]
+
+        give_up_stuck(carrier.relay, judge, 3.0 + STALL_S)
+        assert asked == [[Silent("stuck", 3.0, True), Silent("computed", 2.0, False)]]
+        assert {name: each.blamed for name, each in opened.items()} == {
+            "stuck": Fault.STUCK, "computed": None, "alive": None, "slow client": None,
+        }  # fmt: skip
+        give_up_stuck(carrier.relay, judge, 3.0)
+        assert len(asked) == 1, "where nobody is silent nobody is asked"
+        for task in carrier.open.values():
+            if task is not None:
+                task.cancel()
+
+    run_jumping(main())
+
+
 def test_the_walk_goes_round_once_a_second_until_it_is_cancelled() -> None:
     """One timer, however many streams are open."""
 
     def is_stalled(request_id: str, *, silent_since: float, has_begun: bool, now: float) -> bool:
         return now - silent_since > 2.0
+
+    lost: list[Iterable[Silent]] = []
+
+    def stuck(silent: Iterable[Silent], now: float) -> list[str]:
+        lost.append(silent)
+        return []
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -147,6 +205,7 @@ def test_the_walk_goes_round_once_a_second_until_it_is_cancelled() -> None:
                 clock=loop.time,
                 client_stall_s=lambda: 2.5,
                 is_stalled=is_stalled,
+                stuck=stuck,
             )
         )
         await asyncio.sleep(2.5)
@@ -156,6 +215,9 @@ def test_the_walk_goes_round_once_a_second_until_it_is_cancelled() -> None:
         await asyncio.sleep(1.0)
         assert stalled.cancelled()
         assert silent.given_up
+        carrier.carry(Open("c", silent_since=3.1 - STALL_S))
+        await asyncio.sleep(1.0)
+        assert lost
         walking.cancel()
         await asyncio.wait([walking])
         assert walking.cancelled()

@@ -6,9 +6,9 @@ data-parallel engine has its own lines (`engine="0"`, `"1"`): counts are summed,
 
 from collections.abc import Sequence
 
-from gateway.core.messages import ReplicaReport
+from gateway.core.messages import Rank, ReplicaReport
 from gateway.upstream.dialects.dialect import Dialect
-from gateway.upstream.dialects.reading import Reading, digits, share, whole
+from gateway.upstream.dialects.reading import Reading, digits, share, total, whole
 from gateway.upstream.dialects.scan import Sample, Scan
 
 NAME = "vllm"
@@ -64,8 +64,38 @@ def parse(text: bytes) -> ReplicaReport:
         generation_tokens=read.total("vllm:generation_tokens_total"),
         iterations=read.total("vllm:iteration_tokens_total_count"),
         preemptions=read.total("vllm:num_preemptions_total"),
+        ranks=_ranks(read) if len(running) > 1 else (),
         missing=read.missing,
     )
+
+
+def _ranks(read: Reading) -> tuple[Rank, ...]:
+    """Each data-parallel engine, by its label; none where one of them says too little of itself."""
+    told = [
+        _by_engine(read.samples(name, expected=False))
+        for name in (
+            "vllm:num_requests_running",
+            "vllm:num_requests_waiting",
+            "vllm:iteration_tokens_total_count",
+        )
+    ]
+    running, waiting, steps = told
+    engines = running.keys() & waiting.keys() & steps.keys()
+    if len(engines) < max(len(each) for each in told):
+        return ()
+    return tuple(
+        Rank(int(running[engine] + waiting[engine]), steps[engine]) for engine in sorted(engines)
+    )
+
+
+def _by_engine(samples: Sequence[Sample]) -> dict[str, float]:
+    """The value of each engine; what is no figure is left out, with its engine."""
+    by_engine: dict[str, float] = {}
+    for sample in samples:
+        engine, value = sample.label("engine"), total([sample.value])
+        if engine is not None and value is not None:
+            by_engine[engine] = by_engine.get(engine, 0.0) + value
+    return by_engine
 
 
 def _kv_capacity_tokens(config: Sequence[Sample]) -> int | None:
