@@ -404,14 +404,14 @@ class Exchange:
             await direct.drained()
             self.writing_since = None
 
-    def _pushed(self, data: bytes) -> bool:
+    def _pushed(self, data: bytes, framed: bytes) -> bool:
         """Some of the stream arrived; returns whether the client keeps up."""
-        strand = self._strand
+        strand, arrived = self._strand, data
         if strand is not None:
             data = strand.chunk(data)
         if self._rewrite is not None and data:
             data = self._rewrite.chunk(data)
-        if not data or self._reply.push(data):
+        if not data or self._reply.push(data, framed if data is arrived else b""):
             return strand is None or not strand.is_broken
         self.writing_since = self._around.clock()
         return False
