@@ -277,4 +277,4 @@ class Relay:
 
 def _new_id() -> str:
     """An id that no other request of any gateway has; it need not be a secret."""
-    return f"{getrandbits(ID_BITS):024x}"
+    return getrandbits(ID_BITS).to_bytes(ID_BITS // 8, "big").hex()
