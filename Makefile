@@ -15,8 +15,8 @@ COMPILED := $(wildcard gateway/core/*.py) \
 	$(addprefix gateway/runtime/, admission.py dispatcher.py gate.py) \
 	$(addprefix gateway/telemetry/, metrics.py series.py) \
 	$(addprefix gateway/tenancy/, keys.py) \
-	$(addprefix gateway/upstream/, client.py connection.py figures.py fleet.py frames.py \
-		json_text.py sse.py)
+	$(addprefix gateway/upstream/, chunks.py client.py connection.py figures.py fleet.py \
+		frames.py json_text.py sse.py takers.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check compile bench sim mutants e2e e2e-containers soak chaos lock clean

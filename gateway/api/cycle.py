@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from gateway.api.disconnect import DEPARTURE, Departure, Scope
-from gateway.api.framing import LAST_CHUNK, STATUS_LINES, Head, chunk
+from gateway.api.framing import LAST_CHUNK, STATUS_LINES, Head
 from gateway.api.outflow import Outflow, Pairs
 from gateway.api.reply import DIRECT
+from gateway.upstream.chunks import chunk
 
 LOGGER = logging.getLogger("fairgate.inbound")
 BODILESS = (204, 304)
@@ -185,14 +186,16 @@ class ClientCycle:
         self._complete()
         return True
 
-    def push(self, data: bytes) -> bool:
+    def push(self, data: bytes, framed: bytes = b"") -> bool:
         """Some of the body, now: what `send` does, for whoever need not wait.
 
-        False: it is on its way, but the client is slow; see `drained`.
+        `framed`: the same as `chunk` would make it, where it is there already. False: it is on its
+        way, but the client is slow; see `drained`.
         """
         if self.disconnected or self.is_complete:
             return True
-        framed = self._framed(data, True)
+        if not framed or not self._chunks:
+            framed = self._framed(data, True)
         if self._head:
             framed = self._head + framed
             self._head = b""

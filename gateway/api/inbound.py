@@ -23,8 +23,8 @@ from gateway.api.outflow import Outflow, Pairs
 
 LOGGER = logging.getLogger("fairgate.inbound")
 NOT_HTTP = b"Invalid HTTP request received."
-UNUSUAL = (b"?", b"#", b"%", b"//")
-"""What makes a target more than a plain path."""
+QUESTION_MARK, HASH, PERCENT = b"?#%"
+"""What makes a target more than a plain path; two slashes do as well."""
 
 
 class ClientConnection:
@@ -286,7 +286,13 @@ class ClientConnection:
 
 def _target(url: bytes) -> tuple[str, bytes, bytes]:
     """(path, the same as it was written, query) of a request's target."""
-    if url.startswith(b"/") and not any(each in url for each in UNUSUAL):
+    if (
+        url[:1] == b"/"
+        and QUESTION_MARK not in url
+        and HASH not in url
+        and PERCENT not in url
+        and url.find(b"//") < 0
+    ):
         return url.decode("ascii"), url, b""
     parsed = httptools.parse_url(url)
     raw_path = parsed.path

@@ -109,11 +109,11 @@ class Outlet:
             await direct.drained()
             self.writing_since = None
 
-    def _pushed(self, data: bytes) -> bool:
-        """Some of the stream arrived; returns whether the client keeps up."""
-        data = self._passed(data)
+    def _pushed(self, arrived: bytes, framed: bytes) -> bool:
+        """Some of the stream arrived, `framed` with its framing; whether the client keeps up."""
+        data = self._passed(arrived)
         strand = self.strand
-        if not data or self._reply.push(data):
+        if not data or self._reply.push(data, framed if data is arrived else b""):
             return strand is None or not strand.is_broken
         self.writing_since = self._clock()
         return False

@@ -354,4 +354,4 @@ def _is_cancelled_again(life: Life) -> bool:
 
 def _new_id() -> str:
     """An id that no other request of any gateway has; it need not be a secret."""
-    return f"{getrandbits(ID_BITS):024x}"
+    return getrandbits(ID_BITS).to_bytes(ID_BITS // 8, "big").hex()

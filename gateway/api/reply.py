@@ -31,8 +31,11 @@ class Direct(Protocol):
     def answer(self, status: int, headers: Pairs, body: bytes) -> bool:
         """Send a whole answer. False: not now, the client is slow with what went before."""
 
-    def push(self, data: bytes) -> bool:
-        """Send it. False: it is on its way, but the client is slow."""
+    def push(self, data: bytes, framed: bytes = b"") -> bool:
+        """Send it; `framed` is the same as a chunk, where there is one already.
+
+        False: it is on its way, but the client is slow.
+        """
 
     async def drained(self) -> None:
         """Wait until the client has taken enough for more, or left."""
@@ -111,11 +114,11 @@ class Reply:
         self._sent = data
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
-    def push(self, data: bytes) -> bool:
+    def push(self, data: bytes, framed: bytes = b"") -> bool:
         """Send some of the body now; False: `direct.drained` should be awaited before more."""
         assert self.direct is not None
         self._sent = data
-        return self.direct.push(data)
+        return self.direct.push(data, framed)
 
     async def finish(self, data: bytes = b"") -> None:
         """Send the last of the body."""

@@ -10,9 +10,10 @@ from typing import Any
 import orjson
 
 from gateway.api.whole import HELD_BYTES_MAX, WholeEvents
+from gateway.upstream.chunks import CR
 from gateway.upstream.frames import events_in, read_event
 from gateway.upstream.json_text import member, with_value, without
-from gateway.upstream.sse import Events
+from gateway.upstream.sse import USAGE, Events
 
 FINGERPRINT_BYTES_MAX = 256
 
@@ -109,11 +110,11 @@ class Rewrite:
     def _quick(self, data: bytes) -> bytes | None:
         """Whole events in their new form where a few searches tell it; None where they do not."""
         if self._strips:
-            if b'"usage"' in data:
+            if data.find(USAGE) >= 0:
                 if not _are_chunks(data):
                     return None
                 data = data.replace(_NULL_USAGE, b"}\n\n")
-                if b'"usage"' in data:
+                if data.find(USAGE) >= 0:
                     return None
             at = data.rfind(_FINISH_REASON)
             if at >= 0 and not data.startswith(_NO_REASON, at):
@@ -126,8 +127,8 @@ class Rewrite:
         if not self._renames:
             return data
         if self._inside:
-            return None if self._inside in data else data
-        if b"\r" in data or b'"service_tier"' in data or b'"error"' in data:
+            return None if data.find(self._inside) >= 0 else data
+        if CR in data or data.find(b'"service_tier"') >= 0 or data.find(b'"error"') >= 0:
             return None
         if data.find(b"\n") == len(data) - 2 and (head := _HEADS.match(data)) is not None:
             start, name, value = head.end(1), head.start(3), head.end(3)
@@ -168,8 +169,8 @@ class Rewrite:
 
     def _changed(self, event: bytes) -> bytes:
         """One event in its new form."""
-        has_usage = self._strips and b'"usage"' in event
-        if not has_usage and (not self._renames or self._inside not in event):
+        has_usage = self._strips and event.find(USAGE) >= 0
+        if not has_usage and (not self._renames or event.find(self._inside) < 0):
             return event
         line = _first_data(event)
         if line is None:
@@ -240,7 +241,7 @@ def _is_finished(event: bytes) -> bool:
     return (
         at >= 0
         and _STRING_NEXT.match(event, at + len(_FINISH_REASON)) is not None
-        and b'"system_fingerprint"' not in event
+        and event.find(b'"system_fingerprint"') < 0
     )
 
 

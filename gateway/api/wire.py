@@ -36,6 +36,8 @@ SMALL_FIELDS_BYTES_MAX = 256 << 10
 """So much beside prompts and tools is taken apart without a look at how many members it is."""
 MEMBERS_MAX = 65_536
 """Of a body that is taken apart, roughly: each costs memory and time."""
+USUAL_WISHES = (b'{"include_usage":true}', b'{"include_usage": true}')
+"""How clients ask for usage; any other way is read."""
 _NO_MEMBERS = re.compile(rb"\s*\}")
 _TEXT = msgspec.json.Decoder(str)
 ASKED_USAGE = b'"stream_options":{"include_usage":true},'
@@ -236,9 +238,10 @@ def _wants_usage(options: Raw) -> bool:
     """Whether the client asks for usage, or may do so in a way that only the engine knows."""
     if options == NULL:
         return False
-    if not _is_object(options):
+    text = bytes(options)
+    if text in USUAL_WISHES or not text.startswith(b"{"):
         return True
-    return read_members(bytes(options)).get("include_usage", NULL) not in (NULL, FALSE)
+    return read_members(text).get("include_usage", NULL) not in (NULL, FALSE)
 
 
 def _is_object(text: Raw) -> bool:

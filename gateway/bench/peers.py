@@ -69,7 +69,11 @@ def _litellm(program: str, site: Site) -> list[str]:
         "api_base": f"http://127.0.0.1:{site.upstream_port}/v1",
         "api_key": "none",
     }
-    config = {"model_list": [{"model_name": MODEL, "litellm_params": engine}]}
+    config = {
+        "model_list": [{"model_name": MODEL, "litellm_params": engine}],
+        # It starts no longer without one, so that it checks a key as we do.
+        "general_settings": {"master_key": site.key},
+    }
     path = site.write("litellm.yaml", json.dumps(config))
     return [program, "--config", path, "--host", "127.0.0.1", "--port", str(site.port)]
 

@@ -12,6 +12,7 @@ from msgspec import Raw
 from gateway.continuation.chunks import ABSENT, Choice, Chunk, front_of, read_chunk
 from gateway.continuation.obstacles import Obstacle
 from gateway.continuation.rewrap import Rewrap, usage_of
+from gateway.upstream.chunks import CR
 from gateway.upstream.frames import end_of_events, events_in, read_event
 
 IDS_BYTES_MAX = 1 << 20
@@ -323,7 +324,7 @@ class Strand:
         end = at + len(name) + len(value) - 1
         ids_at = event.find(ids, end)
         is_usual = at >= 0 and ids_at >= 0 and value.startswith(b'"') and event.endswith(b"\n\n")
-        if is_usual and event.startswith(b"data:") and b"\r" not in event:
+        if is_usual and event.startswith(b"data:") and CR not in event:
             self._head = event[: at + len(name) + 1]
             self._middle = event[end : ids_at + len(b'"token_ids":[')]
             self._tail = event[ids_at + len(ids) - 1 :]

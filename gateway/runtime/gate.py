@@ -15,12 +15,19 @@ OnWait = Callable[[int, float | None], Awaitable[None]]
 """Called now and then while a request waits, with its position and expected wait in seconds."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, init=False)
 class Waits:
-    """What to do while a request waits: call `on_wait` every `every_s` seconds."""
+    """What to do while a request waits: call `on_wait` every `every_s` seconds.
+
+    One is made for each stream, hence by an `__init__` that is compiled.
+    """
 
     on_wait: OnWait
     every_s: float
+
+    def __init__(self, on_wait: OnWait, every_s: float) -> None:
+        self.on_wait = on_wait
+        self.every_s = every_s
 
 
 class RecalledError(Exception):

@@ -15,10 +15,11 @@ from urllib.parse import urlsplit
 
 from gateway.core.messages import Fault
 from gateway.errors import OverloadedError
-from gateway.upstream.connection import Answer, Connection, Heard, Meter, UpstreamBrokenError
+from gateway.upstream.connection import Answer, Connection, UpstreamBrokenError
 from gateway.upstream.exhausted import is_exhausted
 from gateway.upstream.pieces import PIECE_BYTES_MAX, Segments, Sendable
 from gateway.upstream.replicas import ReplicaAddress
+from gateway.upstream.takers import Heard, Meter
 
 IDLE_S_MAX = 4.0
 """Below the 5 s after which uvicorn closes an idle connection."""

@@ -8,12 +8,14 @@ import asyncio
 import zlib
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Protocol, cast
+from typing import cast
 
 import httptools
 
 from gateway.core.messages import Fault
+from gateway.upstream.chunks import CRLF, body_of_usual
 from gateway.upstream.inflate import CODINGS, Inflation
+from gateway.upstream.takers import Heard, Meter, Sink
 
 HEADER_BYTES_MAX = 64 << 10
 """An answer whose headers are not complete after so many bytes ends the exchange."""
@@ -34,35 +36,23 @@ class UpstreamBrokenError(Exception):
         """None: neither the engine nor the way to it is to blame."""
 
 
-class Meter(Protocol):
-    """Sees every body byte as it arrives."""
-
-    def feed(self, data: bytes) -> None:
-        """Take in the next bytes of the body."""
-
-
-class Heard:
-    """When anything last arrived from an engine, over all its connections."""
-
-    __slots__ = ("at",)
-
-    def __init__(self) -> None:
-        self.at: float | None = None
-
-
-Sink = Callable[[bytes], bool]
-"""Takes some bytes at once; False: all of them, and no more for now. It must not raise."""
-
-
 class Answer:
     """One response: status and headers first, then its body through `read`."""
 
     __slots__ = (
-        "_buffer_bytes_max", "_chunks", "_connection", "_error", "_inflation", "_meter", "_on_end",
-        "_sink", "_size", "_waiter", "content_encoding", "headers", "is_complete", "status",
+        "_buffer_bytes_max", "_chunks", "_connection", "_error", "_inflation", "_loop", "_meter",
+        "_on_end", "_sink", "_size", "_waiter", "content_encoding", "headers", "is_complete",
+        "status",
     )  # fmt: skip
 
-    def __init__(self, connection: "Connection", meter: Meter, buffer_bytes_max: int) -> None:
+    def __init__(
+        self,
+        connection: "Connection",
+        meter: Meter,
+        buffer_bytes_max: int,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._loop = loop
         self._connection: Connection | None = connection
         """None from the moment on when the connection is no longer at this answer."""
         self._meter = meter
@@ -154,7 +144,7 @@ class Answer:
             self._settled(UpstreamBrokenError("abandoned", is_fresh=False, fault=None))
 
     def _changed(self) -> asyncio.Future[None]:
-        self._waiter = asyncio.get_running_loop().create_future()
+        self._waiter = self._loop.create_future()
         return self._waiter
 
     @property
@@ -183,16 +173,16 @@ class Answer:
                 self.content_encoding = coding
         self._wake()
 
-    def received(self, data: bytes) -> int:
+    def received(self, data: bytes, framed: bytes = b"") -> int:
         """Body bytes arrived; returns how many now wait for the reader.
 
-        Raises UpstreamBrokenError for what is not in the coding that it names.
+        `framed`: see `Sink`. Raises UpstreamBrokenError for what is not in the coding it names.
         """
         if self._inflation is not None:
             self._inflation.push(data)
             self._inflate(self._inflation)
         else:
-            self._take(data)
+            self._take(data, framed)
         return self._size
 
     def ended(self, error: UpstreamBrokenError | None) -> None:
@@ -216,14 +206,14 @@ class Answer:
             on_end(self.is_complete)
         self._wake()
 
-    def _take(self, data: bytes) -> None:
+    def _take(self, data: bytes, framed: bytes = b"") -> None:
         self._meter.feed(data)
         sink = self._sink
         if sink is None:
             self._chunks.append(data)
             self._size += len(data)
             self._wake()
-        elif not sink(data):
+        elif not sink(data, framed):
             self._sink = None
             self._wake()
 
@@ -263,9 +253,9 @@ class Connection:
     """
 
     __slots__ = (
-        "_answer", "_buffer_bytes_max", "_clock", "_head_bytes", "_headers", "_heard", "_is_full",
-        "_is_sending", "_on_idle", "_parser", "_parts", "_transport", "_writable", "idle_since",
-        "is_closed", "is_paused", "on_body",
+        "_answer", "_buffer_bytes_max", "_clock", "_head_bytes", "_headers", "_heard",
+        "_is_between_chunks", "_is_full", "_is_sending", "_loop", "_on_idle", "_parser", "_parts",
+        "_transport", "_writable", "idle_since", "is_closed", "is_paused", "on_body",
     )  # fmt: skip
 
     def __init__(
@@ -282,6 +272,7 @@ class Connection:
         self._heard = heard
         self._clock = clock
         self._transport: asyncio.Transport | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._answer: Answer | None = None
         self._headers: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0
@@ -290,6 +281,8 @@ class Connection:
         """Pieces of the body that one read of the socket brought."""
         self.is_paused = False
         """Whether the socket is not read for now."""
+        self._is_between_chunks = False
+        """Whether the parser has seen the end of a chunk, and nothing of the next one."""
         self._is_full = False
         """Whether the transport wants no more bytes for now."""
         self._is_sending = False
@@ -305,9 +298,11 @@ class Connection:
         """Send a request, or its head and then `send_rest`; returns its answer-to-be."""
         assert self._answer is None, "one exchange at a time"
         assert self._transport is not None
-        answer = self._answer = Answer(self, meter, self._buffer_bytes_max)
+        assert self._loop is not None
+        answer = self._answer = Answer(self, meter, self._buffer_bytes_max, self._loop)
         self._headers = []
         self._head_bytes = 0
+        self._is_between_chunks = False
         self._transport.write(request)
         return answer
 
@@ -346,6 +341,8 @@ class Connection:
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is connected."""
         self._transport = cast(asyncio.Transport, transport)
+        # Asked once a connection: asking takes a system call (Python 3.11).
+        self._loop = asyncio.get_running_loop()
 
     def pause_writing(self) -> None:
         """The engine takes less than it is sent."""
@@ -363,6 +360,10 @@ class Connection:
         if answer is None:
             self.abort()
             return
+        # The parser is none the wiser for a whole chunk, where it was and is between two of them.
+        if self._is_between_chunks and (body := body_of_usual(data)):
+            self._pass_on(answer, body, data)
+            return
         if not answer.status:
             self._head_bytes += len(data)
         try:
@@ -370,6 +371,8 @@ class Connection:
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._break(f"not HTTP: {error}")
             return
+        if self._is_between_chunks and not data.endswith(CRLF):
+            self._is_between_chunks = False  # it saw some of the next one's size
         if self._parts:
             self._deliver()
         if not answer.status and self._head_bytes > HEADER_BYTES_MAX:
@@ -412,6 +415,14 @@ class Connection:
             if self._writable is not None and self._answer.is_refusal:
                 self._let_write()
 
+    def on_chunk_header(self) -> None:
+        """A chunk begins."""
+        self._is_between_chunks = False
+
+    def on_chunk_complete(self) -> None:
+        """A chunk is there."""
+        self._is_between_chunks = True
+
     def on_message_complete(self) -> None:
         """The body is complete; the connection may serve the next exchange."""
         if self._parts:
@@ -438,10 +449,12 @@ class Connection:
         parts, answer = self._parts, self._answer
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         parts.clear()
-        if answer is None:
-            return
+        if answer is not None:
+            self._pass_on(answer, data, b"")
+
+    def _pass_on(self, answer: Answer, data: bytes, framed: bytes) -> None:
         try:
-            waiting_bytes = answer.received(data)
+            waiting_bytes = answer.received(data, framed)
         except UpstreamBrokenError as error:
             self._end(error)
             self.abort()
@@ -484,4 +497,4 @@ def _cut_short(inflation: Inflation) -> UpstreamBrokenError | None:
 def _ends_with_connection(answer: Answer) -> bool:
     """A body without length or chunks ends where the connection does (RFC 9112, 6.3)."""
     coding = (answer.header(b"transfer-encoding") or b"").lower()
-    return answer.header(b"content-length") is None and b"chunked" not in coding
+    return answer.header(b"content-length") is None and coding.find(b"chunked") < 0

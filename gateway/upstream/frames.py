@@ -7,6 +7,8 @@ blank line ends an event. What an event means is not known here.
 import re
 from collections.abc import Iterator
 
+from gateway.upstream.chunks import CR
+
 _BLANK_LINE = re.compile(rb"\r\n\r\n|\r\n\n|\r\n\r|\n\r\n|\n\n|\n\r|\r\r\n|\r\r")
 """Spelt out: a search for one of two first bytes is quick, and a CRLF never counts as two."""
 _END_OF_LINE = re.compile(rb"\r\n|\n|\r")
@@ -19,7 +21,7 @@ def end_of_events(data: bytes, seen: int) -> int:
     After a CR nobody knows yet whether an LF belongs to it; it then begins the next bytes.
     """
     start = max(0, seen - 3)
-    if b"\r" not in data:
+    if CR not in data:
         found = data.rfind(b"\n\n", start)
         return 0 if found < 0 else found + 2
     end = 0
@@ -30,7 +32,7 @@ def end_of_events(data: bytes, seen: int) -> int:
 
 def events_in(data: bytes) -> Iterator[bytes]:
     """Each event with the blank line that ends it; what follows the last one comes last."""
-    if b"\r" not in data:
+    if CR not in data:
         *whole, rest = data.split(b"\n\n")
         for event in whole:
             yield event + b"\n\n"
@@ -52,7 +54,7 @@ def read_event(event: bytes) -> tuple[bytes, bytes | None]:
     """
     name = b""
     lines = []
-    for line in _END_OF_LINE.split(event):
+    for line in _END_OF_LINE.split(event) if CR in event else event.split(b"\n"):
         if line.startswith(b"data:"):
             lines.append(line[5:].removeprefix(b" "))
         elif line.startswith(b"event:"):

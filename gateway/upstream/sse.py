@@ -10,6 +10,7 @@ from enum import Enum, auto
 from typing import Any
 
 from gateway.core.messages import Usage
+from gateway.upstream.chunks import CR, LF
 from gateway.upstream.figures import larger, parsed, response_id_of, usage_of, usages_in
 from gateway.upstream.frames import end_of_events, events_in, read_event
 
@@ -20,6 +21,10 @@ TAIL_BYTES = 4_096
 RESPONSE_TAIL_BYTES = 64 << 10
 """SGLang's responses repeat the client's tools after the usage."""
 
+USAGE = b'"usage"'
+_CHUNK = b'data: {"'
+"""How a chunk begins, as engines write it."""
+_LEAST_CHUNK = len(_CHUNK) + 2
 _ERROR = re.compile(rb'\s*\{\s*(?:"error"\s*:\s*[^\sn]|"type"\s*:\s*"error")')
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 
@@ -93,6 +98,20 @@ class StreamMeter:
         if seen:
             data = self._partial + data
             self._partial = b""
+        size = len(data)
+        if (  # one chunk, and neither an error nor the end: those begin otherwise
+            size > _LEAST_CHUNK
+            and data.find(b"\n") == size - 2
+            and data[size - 1] == LF
+            and data[: len(_CHUNK)] == _CHUNK
+            and data[len(_CHUNK)] not in b"et"
+            and CR not in data
+            and not self._output
+        ):
+            if data.find(USAGE) >= 0 and _USAGE.search(data):
+                self._usage_event = data
+            self._count(1)
+            return
         if not data.endswith(b"\n\n"):
             data = self._cut(data, seen)
             if not data:
@@ -101,26 +120,15 @@ class StreamMeter:
             self._feed_named(data)
             return
         begun = data.count(b"\n\ndata:")
-        if (  # one chunk, and neither an error nor the end: those begin otherwise
-            not begun
-            and data.find(b"\n") == len(data) - 2
-            and data.startswith(b'data: {"')
-            and data[8] not in b"et"
-            and b"\r" not in data
-        ):
-            if b'"usage"' in data and _USAGE.search(data):
-                self._usage_event = data
-            self._count(1)
-            return
         if (
-            b"\r" in data
+            CR in data
             or data.count(b"\ndata:") != begun  # other fields, or data of several lines
-            or b"[DONE]" in data
-            or b'"error"' in data
+            or data.find(b"[DONE]") >= 0
+            or data.find(b'"error"') >= 0
         ):
             self._feed_each(data)
             return
-        if b'"usage"' in data and _USAGE.search(data):
+        if data.find(USAGE) >= 0 and _USAGE.search(data):
             self._usage_event = data
         count = begun + data.startswith(b"data:")
         if count:
@@ -134,10 +142,10 @@ class StreamMeter:
         """
         if not self._has_total and self._usage is not None:
             return larger(self._usage, Usage(output_tokens=self.events))
-        if self._usage_event is None:
-            return self._usage
-        usages = usages_in(self._usage_event)
-        return usages[-1] if usages else None
+        if self._usage_event is not None:
+            usages = usages_in(self._usage_event)
+            self._usage, self._usage_event = usages[-1] if usages else None, None
+        return self._usage
 
     @property
     def tpot_s(self) -> float | None:
@@ -156,7 +164,7 @@ class StreamMeter:
             and data.count(b"\n") == 3 * count
             and data.count(b"\n\n") == count
             and data.startswith(b"event: ")
-            and b"\r" not in data
+            and CR not in data
         ):
             self._count(count)
         else:
@@ -184,7 +192,7 @@ class StreamMeter:
         if _ERROR.match(payload):
             self.error_event = payload
             return False
-        if _USAGE.search(payload):
+        if payload.find(USAGE) >= 0 and _USAGE.search(payload):
             self._usage_event = payload
         return True
 

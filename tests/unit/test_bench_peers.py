@@ -1,5 +1,6 @@
 """How peers are set up, found and installed."""
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -61,6 +62,13 @@ def test_routers_log_at_the_level_of_the_gateway(site: Site) -> None:
             if "--log-level" in command:
                 told = command[command.index("--log-level") + 1]
                 assert told[:4] == level[:4]
+
+
+def test_a_peer_that_insists_on_a_key_gets_the_one_that_clients_send(site: Site) -> None:
+    """It does not start without one, and refuses every request that has another."""
+    peer_named("litellm").prepare("/bin/program", site)
+    config = json.loads((site.folder / "litellm.yaml").read_text())
+    assert config["general_settings"]["master_key"] == site.key
 
 
 def test_the_environment_names_a_program_off_the_path(

@@ -5,7 +5,8 @@ import gzip
 
 import pytest
 
-from gateway.upstream.connection import Answer, Connection, Heard, UpstreamBrokenError
+from gateway.upstream.connection import Answer, Connection, UpstreamBrokenError
+from gateway.upstream.takers import Heard
 from tests.support.sockets import Socket
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n%b\r\n"
@@ -41,11 +42,13 @@ class Poured:
         self.answer: Answer = self.connection.begin(b"x", self.meter)
         self.connection.data_received(HEAD % header)
         self.taken: list[bytes] = []
+        self.framed: list[bytes] = []
         self._room = room
         self.task = asyncio.get_running_loop().create_task(self.answer.pour(self._take))
 
-    def _take(self, data: bytes) -> bool:
+    def _take(self, data: bytes, framed: bytes) -> bool:
         self.taken.append(data)
+        self.framed.append(framed)
         return len(self.taken) < self._room
 
     def arrives(self, data: bytes) -> None:
@@ -73,6 +76,45 @@ async def test_what_arrives_is_handed_on_in_the_same_turn() -> None:
     assert stream.taken[-1] == b"last"
     assert await stream.answer.read() == b""
     assert stream.answer.is_complete
+
+
+async def test_a_chunk_by_itself_is_handed_on_as_it_came_too() -> None:
+    """To frame each token anew costs more than to count it."""
+    stream = await poured()
+    for data in (chunk(b"one"), chunk(b"two"), chunk(b"three") + chunk(b"four"), chunk(b"five")):
+        stream.arrives(data)
+    assert stream.taken == [b"one", b"two", b"threefour", b"five"]
+    # The parser saw the first one, since it must see where the head ends; two are no chunk.
+    assert stream.framed == [b"", chunk(b"two"), b"", chunk(b"five")]
+    stream.arrives(END)
+    await stream.task
+    assert stream.answer.is_complete
+
+
+async def test_a_chunk_in_the_middle_of_one_is_text() -> None:
+    """A model that writes about HTTP must not derail its own stream."""
+    stream = await poured()
+    stream.arrives(chunk(b"one"))
+    whole = chunk(b"say " + chunk(b"two"))
+    stream.arrives(whole[:6])
+    stream.arrives(whole[6:-2])
+    stream.arrives(whole[-2:] + chunk(b"three")[:1])
+    stream.arrives(chunk(b"three")[1:])
+    stream.arrives(chunk(b"four") + END)
+    await stream.task
+    assert b"".join(stream.taken) == b"onesay " + chunk(b"two") + b"threefour"
+    assert stream.answer.is_complete
+
+
+async def test_nothing_passes_the_parser_by_before_the_next_answer_has_its_head() -> None:
+    """An engine that talks out of turn is not believed."""
+    stream = await poured()
+    stream.arrives(chunk(b"one") + END)
+    await stream.task
+    answer = stream.connection.begin(b"y", stream.meter)
+    stream.arrives(chunk(b"two"))
+    with pytest.raises(UpstreamBrokenError):
+        await answer.head()
 
 
 async def test_a_taker_that_is_full_ends_it_and_the_rest_waits() -> None:
@@ -118,4 +160,5 @@ async def test_a_compressed_stream_is_poured_undone() -> None:
     stream.arrives(chunk(gzip.compress(b"hello " * 40, mtime=0)) + END)
     await stream.task
     assert b"".join(stream.taken) == b"hello " * 40
+    assert not any(stream.framed), "the chunk that came holds something else"
     assert stream.answer.is_complete

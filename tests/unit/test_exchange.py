@@ -19,8 +19,9 @@ from gateway.api.surroundings import Surroundings
 from gateway.api.wire import parse
 from gateway.core.messages import Fault, Outcome, Usage
 from gateway.errors import GatewayError, UpstreamFailedError, UpstreamTimeoutError
-from gateway.upstream.connection import Answer, Connection, Heard, Meter
+from gateway.upstream.connection import Answer, Connection
 from gateway.upstream.fleet import Fleet
+from gateway.upstream.takers import Heard, Meter
 from tests.support.raw_engine import chunked
 from tests.support.sockets import Socket
 
@@ -401,7 +402,7 @@ class SlowClient:
         """Never whole."""
         return False
 
-    def push(self, data: bytes) -> bool:
+    def push(self, data: bytes, framed: bytes = b"") -> bool:
         """Taken, and too much."""
         self.left += len(data)
         return False

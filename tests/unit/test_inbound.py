@@ -377,6 +377,21 @@ async def test_what_need_not_wait_is_written_at_once_and_framed_alike() -> None:
     assert seen == [True, True, True]
 
 
+async def test_a_chunk_that_is_there_is_written_where_chunks_are() -> None:
+    """A client that knows no chunks would take its size for text."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send(start())
+        for data, framed in ((b"one", b"3\r\none\r\n"), (b"three", b"5\r\nthree\r\n")):
+            scope[DIRECT].push(data, framed)
+        await send(body())
+
+    first, second, _ = await Client(app).send(GET)
+    assert (first.partition(b"\r\n\r\n")[2], second) == (b"3\r\none\r\n", b"5\r\nthree\r\n")
+    first, second = await Client(app).send(GET.replace(b"/1.1", b"/1.0"))
+    assert (first.partition(b"\r\n\r\n")[2], second) == (b"one", b"three")
+
+
 async def test_a_slow_client_is_told_of_and_waited_for() -> None:
     """Without it a stream would fill the memory of its server."""
     steps: list[object] = []

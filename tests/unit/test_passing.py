@@ -3,8 +3,9 @@
 import pytest
 
 from gateway.api.passing import ERROR_BODY_BYTES_MAX, error_body_of
-from gateway.upstream.connection import Connection, Heard, UpstreamBrokenError
+from gateway.upstream.connection import Connection, UpstreamBrokenError
 from gateway.upstream.sse import PlainMeter
+from gateway.upstream.takers import Heard
 from tests.support.raw_engine import chunked
 from tests.support.sockets import Socket
 
