@@ -1,7 +1,6 @@
 """Running the gateway on uvicorn: sockets, signals and what is printed at the start."""
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -21,6 +20,7 @@ from gateway import __version__
 from gateway.api.crowd import ClientConfig
 from gateway.api.inbound import ClientConnection
 from gateway.app import Gateway, set_log_level
+from gateway.runtime.collector import calm_collector
 from gateway.runtime.descriptors import connections_for, open_now, raised_limit
 from gateway.runtime.shutdown import leave
 from gateway.settings import Settings, SettingsError
@@ -29,8 +29,6 @@ LOGGER = logging.getLogger("fairgate.server")
 CLIENT_KEEPALIVE_S = 75
 """Longer than the idle time of common client pools, so that they close first."""
 BACKLOG = 2_048
-OBJECTS_BETWEEN_LOOKS = 20_000
-"""Made and not freed since the garbage collector looked last."""
 FLUSH_S = 5.0
 """After its last answer a client may take so long to read the rest of it."""
 STEP_S = 0.02
@@ -285,7 +283,7 @@ def serve(settings: Settings, load: Callable[[], Settings] | None = None) -> Non
     gateway = Gateway(settings)
     host, port = settings.listen.host, settings.listen.port
     _announce(gateway, Console(stderr=True))
-    _calm_collector()
+    calm_collector()
     limit = raised_limit()
     gateway.bound_connections(connections_for(limit, open_now()))
     LOGGER.info("at most %d connections of clients (%d open files)", gateway.crowd.most, limit)
@@ -313,13 +311,6 @@ def _announce(gateway: Gateway, console: Console) -> None:
     made = gateway.operators.made_key
     if made is not None and not settings.is_local:
         console.print(f"admin key for /admin, /metrics and /docs, made for this run: {made}")
-
-
-def _calm_collector() -> None:
-    """Look for garbage cycles seldom: requests make few, and a look costs all that lives."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(OBJECTS_BETWEEN_LOOKS)
 
 
 def _set_up_logging(settings: Settings) -> None:

@@ -88,10 +88,35 @@ def _check_pool(pool: Pool) -> None:
     for name, replica in pool.replicas.items():
         is_listed = name in pool.open or replica.open_tiers == 0
         assert is_listed, f"pool: {name} is not looked at, and was not judged shut"
+        is_bridging = bool(replica.open_tiers) and replica.has_queue
+        assert is_bridging <= (name in pool.bridging), f"pool: time may shut {name} unseen"
+    _check_ranking(pool)
     for each in waiting:
         _check_kind(pool, each)
     _check_elders(pool, waiting)
     _check_shares(pool)
+
+
+def _check_ranking(pool: Pool) -> None:
+    ranking = pool._ranking
+    for tier, heap in enumerate(ranking._heaps):
+        for place in range(1, len(heap)):
+            is_heap = heap[(place - 1) // 2][:3] <= heap[place][:3]
+            assert is_heap, "ranking: the heap is out of order"
+        unranked = ranking.unranked(tier)
+        _same(len(unranked), len(set(unranked)), "ranking: listed anew once each")
+        last = {entry[3]: entry for entry in heap if entry[3].places[tier] is entry}
+        for replica in pool.replicas.values():
+            is_ranked = bool(replica.ranked >> tier & 1)
+            _same(is_ranked, replica not in unranked, f"ranking: whether {replica.name} is known")
+            if not is_ranked:
+                continue
+            open_tiers = replica.open_tiers
+            assert open_tiers is not None, f"ranking: {replica.name} changed unseen"
+            _same(replica in last, open_tiers > tier, f"ranking: whether {replica.name} is open")
+            if replica in last:
+                known = freeness(replica, pool.headroom, tier)
+                _same(last[replica][0], -known, f"ranking: freeness of {replica.name}")
 
 
 def _check_kind(pool: Pool, waiting: Waiting) -> None:

@@ -30,31 +30,33 @@ class Grant:
         self, waiting: Waiting, *, sequences: int, cached_tokens: int, granted_at: float
     ) -> None:
         request = waiting.request
-        self.waiting = waiting
-        self.tier = request.tier
-        """Rank of the tier it was released for."""
-        self.sequences = sequences
-        """What it is charged: at most the replica's slots."""
-        self.slots = sequences if waiting.kind.decodes else 0
-        """Slots it takes: none where nothing is decoded."""
-        self.cached_tokens = cached_tokens
-        """Prompt tokens that the replica is expected to hold already."""
-        self.prefill_tokens = waiting.prompt_tokens - cached_tokens
-        self.kv_tokens = max(0, waiting.kv_tokens - cached_tokens)
-        self.granted_at = granted_at
-        self.is_started = False
-        self.is_recalled = False
-        """Whether it was asked back and the answer is out."""
-        self.move_asked_at = float("-inf")
-        """When it was last asked to end here and go on elsewhere."""
+        # First what each batch of progress reads of all that runs: compiled, attributes lie in the
+        # order in which they are named, and what lies together comes into the cache together.
         self.output_tokens = 0
         """Produced so far, as far as we were told."""
         self.predicted_tokens = waiting.output_tokens * request.sequences
         """Output that its charge and its KV allow for already."""
+        self.kv_tokens = max(0, waiting.kv_tokens - cached_tokens)
+        self.prefill_tokens = waiting.prompt_tokens - cached_tokens
+        self.sequences = sequences
+        """What it is charged: at most the replica's slots."""
         self.charged = waiting.cost
         """What its flow has been charged until now."""
+        self.waiting = waiting
+        self.tier = request.tier
+        """Rank of the tier it was released for."""
+        self.is_started = False
         self.was_favoured = False
         """Whether its tier's floor or its age, not its rank, let it go."""
+        self.slots = sequences if waiting.kind.decodes else 0
+        """Slots it takes: none where nothing is decoded."""
+        self.cached_tokens = cached_tokens
+        """Prompt tokens that the replica is expected to hold already."""
+        self.granted_at = granted_at
+        self.is_recalled = False
+        """Whether it was asked back and the answer is out."""
+        self.move_asked_at = float("-inf")
+        """When it was last asked to end here and go on elsewhere."""
         self.in_use = 0
         """Sequences there when it was released, itself included."""
         self.found_room = False

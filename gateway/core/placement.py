@@ -60,6 +60,30 @@ def choose(pool: Pool, replicas: list[Replica], now: float) -> Choice | None:
     return search.oldest(aged) or search.owed(owed) or search.ranked(waiting)
 
 
+def freest(pool: Pool, waiting: Waiting, first: Replica, now: float) -> Replica | None:
+    """What `Search.place` finds among all that are open, where it need not look at each of them.
+
+    `first` is the freest of them. None: it does not fit there, or a replica that comes into
+    question is kept for another.
+    """
+    tier, headroom = waiting.request.tier, pool.headroom
+    best, best_score = first, freeness(first, headroom, tier)
+    for name, worth in _worths(pool, waiting).items():
+        replica = pool.replicas.get(name)
+        if replica is None or (replica.open_tiers or 0) <= tier:
+            continue
+        if replica.reserved_for is not None:
+            return None
+        score = freeness(replica, headroom, tier)
+        if score > 0.0:
+            score *= 1.0 + worth
+        if score > best_score or (score == best_score and name < best.name):
+            best, best_score = replica, score
+    if first.reserved_for is not None or pool.gates.unfit_by(waiting, best, tier, now) is not None:
+        return None
+    return best
+
+
 class Search:
     """One look for the next release, by its candidates."""
 
@@ -127,7 +151,7 @@ class Search:
         """The one with the largest normalised freeness, affinity counted; ties by name."""
         kind, tier, headroom = waiting.kind, waiting.request.tier, self._pool.headroom
         decodes, replicas = kind.decodes, kind.replicas
-        worths = self._worths(waiting) if len(self._candidates) > 1 else {}
+        worths = _worths(self._pool, waiting) if len(self._candidates) > 1 else {}
         is_choosy = len(replicas) < len(self._pool.replicas)
         best: Replica | None = None
         best_score = 0.0
@@ -154,12 +178,6 @@ class Search:
             ):
                 best, best_score = replica, score
         return best
-
-    def _worths(self, waiting: Waiting) -> dict[str, float]:
-        pool, request = self._pool, waiting.request
-        if not request.prefix and request.session is None and not pool.has_adapters:
-            return {}
-        return pool.ties.worths(request, waiting.prompt_tokens, pool.policy.affinity)
 
     def _best_of(self, tier: int, *, judged_as: int) -> Choice | None:
         queue = self._pool.queues[tier]
@@ -195,6 +213,13 @@ class Search:
             return
         if self._fits(other, choice.replica, judged_as):
             choice.waiting = other
+
+
+def _worths(pool: Pool, waiting: Waiting) -> dict[str, float]:
+    request = waiting.request
+    if not request.prefix and request.session is None and not pool.has_adapters:
+        return {}
+    return pool.ties.worths(request, waiting.prompt_tokens, pool.policy.affinity)
 
 
 def _first_rank(tiers: list[int]) -> int:

@@ -18,6 +18,7 @@ from gateway.core.kinds import Kind, size_of
 from gateway.core.messages import Request
 from gateway.core.plain import age_s, instant_of, known_instant
 from gateway.core.policy import Policy
+from gateway.core.ranking import Ranking
 from gateway.core.replica import Replica
 from gateway.core.scaling import ScalingAdvisor
 from gateway.core.shares import TierShares
@@ -32,10 +33,10 @@ class Pool:
     """Queues per tier, the replicas that serve them, and who was active lately."""
 
     __slots__ = (
-        "_active_until", "_kinds", "_last_seen", "_plain_kinds", "_serving", "advisor", "count",
-        "drain_rate", "elders", "floors", "forecasts", "gates", "has_adapters", "has_queued",
-        "headroom", "looked_at", "models", "open", "policy", "queues", "recall_checked_at",
-        "recall_due_at", "replicas", "shares", "slotless", "ties",
+        "_active_until", "_kinds", "_last_seen", "_plain_kinds", "_ranking", "_serving", "advisor",
+        "bridging", "count", "drain_rate", "elders", "floors", "forecasts", "gates",
+        "has_adapters", "has_queued", "headroom", "looked_at", "models", "open", "policy",
+        "queues", "recall_checked_at", "recall_due_at", "replicas", "shares", "slotless", "ties",
     )  # fmt: skip
 
     def __init__(
@@ -49,6 +50,8 @@ class Pool:
         self.replicas = {each.name: each for each in replicas}
         self.open = dict(self.replicas)
         """Those that may have an open gate: all but the ones judged shut since they changed."""
+        self.bridging: dict[str, Replica] = {}
+        """Those with an open gate although something waits there: time alone may shut it."""
         self.queues = [FairQueue(policy) for _ in range(tiers)]
         self.count = 0
         """Requests waiting in all tiers."""
@@ -82,6 +85,7 @@ class Pool:
         for replica in self.replicas.values():
             replica.away = None
             replica.touch()
+        self._ranking = Ranking(tiers, list(self.replicas.values()))
 
     # What waits.
 
@@ -207,11 +211,13 @@ class Pool:
         """Something changed about `replica`."""
         replica.touch()
         self.open[replica.name] = replica
+        self._ranking.changed(replica)
 
     def touch_all(self) -> None:
         """Something changed about all replicas, if only the time."""
         for replica in self.replicas.values():
             replica.touch()
+            self._ranking.changed(replica)
         self.open = dict(self.replicas)
 
     def open_tiers(self, replica: Replica, now: float) -> int:
@@ -224,13 +230,42 @@ class Pool:
         if known is None or (
             replica.judged_at != now and (self.slotless or (known and replica.has_queue))
         ):
+            before = known
             known = replica.open_tiers = self.gates.open_tiers(replica, now)
             replica.judged_at = now
+            if known != before or not replica.scores:
+                self._ranking.changed(replica)
             if known:
                 self.open[replica.name] = replica
             else:
                 self.open.pop(replica.name, None)
+            self._note_bridging(replica)
         return known
+
+    def _note_bridging(self, replica: Replica) -> None:
+        if replica.open_tiers and replica.has_queue:
+            self.bridging[replica.name] = replica
+        elif self.bridging:
+            self.bridging.pop(replica.name, None)
+
+    def freest(self, tier: int, now: float) -> Replica | None:
+        """The freest of those open to `tier`, be it reserved; by name among equals.
+
+        Judges what changed, as `open_tiers` does, and looks at nothing else.
+        """
+        if self.bridging:
+            for replica in list(self.bridging.values()):
+                self.open_tiers(replica, now)
+        for replica in self._ranking.unranked(tier):
+            if replica.open_tiers is None:
+                self.open_tiers(replica, now)
+        return self._ranking.first(tier, self.headroom)
+
+    def find_bridging(self) -> None:
+        """Find them again, after verdicts were restored."""
+        self.bridging.clear()
+        for replica in self.replicas.values():
+            self._note_bridging(replica)
 
     # Who is here.
 

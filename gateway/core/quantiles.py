@@ -30,6 +30,10 @@ WEIGHT_MAX = 2.0**32
 WEIGHT_NEGLIGIBLE = 1e-6
 """Beside the newest sample: twenty half-lives old. Dropped when all are scaled back."""
 
+WEIGHT_BYTES = 4
+_NOTHING = bytes(BUCKETS_MAX * WEIGHT_BYTES)
+"""Buckets without any weight."""
+_GROWTH = 2.0 ** (1.0 / HALF_LIFE_SAMPLES)
 _BUCKET_OF_1 = OCTAVES_BELOW_1 * BUCKETS_PER_OCTAVE
 _INSIDE = 1e-9
 """Relative distance from the edge of a bucket beyond which rounding cannot reach over it."""
@@ -44,7 +48,9 @@ class Quantiles:
         assert half_life_samples >= 1
         self.count = 0
         """Samples ever added, forgotten ones included."""
-        self._growth: float = 2.0 ** (1.0 / half_life_samples)
+        self._growth = _GROWTH
+        if half_life_samples != HALF_LIFE_SAMPLES:
+            self._growth = float(2.0 ** (1.0 / half_life_samples))
         self._weight = 1.0
         self._weights = array("f")
         self._lowest = 0
@@ -137,13 +143,16 @@ class Quantiles:
         bucket = _bucket(value)
         if not weights:
             self._lowest = bucket
+            weights.append(0.0)
+            return value
         short = self._lowest - bucket
         if short > 0:
-            weights[0:0] = array("f", bytes(short * weights.itemsize))
+            self._weights = array("f", _NOTHING[: short * WEIGHT_BYTES] + weights.tobytes())
             self._lowest = bucket
+            return value
         short = bucket + 1 - self._lowest - len(weights)
         if short > 0:
-            weights.frombytes(bytes(short * weights.itemsize))
+            weights.frombytes(_NOTHING[: short * WEIGHT_BYTES])
         return value
 
     def _scale_back(self) -> None:

@@ -6,7 +6,7 @@ from gateway.core import health, recall, reservation
 from gateway.core.flows import Waiting
 from gateway.core.ledger import Grant
 from gateway.core.messages import Decision, Granted, Recalled, Request
-from gateway.core.placement import Search, choose
+from gateway.core.placement import Search, choose, freest
 from gateway.core.pool import Pool
 from gateway.core.replica import Replica
 from gateway.core.state import State
@@ -117,6 +117,24 @@ def fill_all(state: State, *, now: float, out: list[Decision]) -> None:
 def at_once(state: State, pool: Pool, waiting: Waiting, *, now: float, out: list[Decision]) -> bool:
     """Nothing ranks before it: grant this request without queueing it, if it fits anywhere."""
     pool.refresh_if_due(now)
+    replica = None
+    if waiting.kind.decodes and len(waiting.kind.replicas) == len(pool.replicas):
+        first = pool.freest(waiting.request.tier, now)
+        if first is None:
+            return False
+        replica = freest(pool, waiting, first, now)
+    if replica is None:
+        search = Search(pool, _open_to(pool, waiting, now), now)
+        replica = search.place(waiting, judged_as=waiting.request.tier)
+    if replica is None:
+        return False
+    pool.pass_by(waiting)
+    _grant(state, waiting, replica, now=now, out=out)
+    return True
+
+
+def _open_to(pool: Pool, waiting: Waiting, now: float) -> list[Replica]:
+    """Replicas whose gate is open to a request that nothing ranks before. O(replicas)."""
     tier, decodes, candidates = waiting.request.tier, waiting.kind.decodes, []
     for each in list(pool.open.values()) if decodes else pool.replicas.values():
         if each.reserved_for is not None:
@@ -126,13 +144,7 @@ def at_once(state: State, pool: Pool, waiting: Waiting, *, now: float, out: list
             tiers = pool.open_tiers(each, now)
         if tiers > tier or (not decodes and pool.gates.takes(each, now)):
             candidates.append(each)
-    search = Search(pool, candidates, now)
-    replica = search.place(waiting, judged_as=tier)
-    if replica is None:
-        return False
-    pool.pass_by(waiting)
-    _grant(state, waiting, replica, now=now, out=out)
-    return True
+    return candidates
 
 
 def forward(state: State, pool: Pool, waiting: Waiting, *, now: float, out: list[Decision]) -> None:

@@ -49,10 +49,10 @@ class Replica:
         "busy_until", "cache", "circuit", "configured_slots", "context_tokens", "foreign",
         "fresh_until", "has_queue", "held", "is_draining", "is_lost", "is_removed", "is_stale",
         "is_usable", "judged_at", "kv_capacity_tokens", "kv_use_tokens_scraped", "ledger",
-        "ledger_kv_at_scrape", "limit", "models", "name", "moved_at", "open_tiers", "recalled_at",
-        "release_rate", "report", "reported_at", "reserved_for", "reserved_until",
-        "round_trip_s", "scores", "sightings", "slots", "speed", "vital", "warm_from", "warm_until",
-        "weight",
+        "ledger_kv_at_scrape", "limit", "models", "name", "moved_at", "open_tiers", "places",
+        "ranked", "recalled_at", "release_rate", "report", "reported_at", "reserved_for",
+        "reserved_until", "round_trip_s", "scores", "sightings", "slots", "speed", "vital",
+        "warm_from", "warm_until", "weight",
     )  # fmt: skip
 
     def __init__(self, name: str, *, tiers: int, blocks: int) -> None:
@@ -86,6 +86,10 @@ class Replica:
         """Whether something waited inside the engine when the gates were judged."""
         self.scores: dict[int, float] = {}
         """Freeness by tier, as far as it was asked for since something changed."""
+        self.ranked = 0
+        """Bits of the tiers whose order of the pool's replicas knows it as it is now."""
+        self.places: list[object] = []
+        """Its entry in each of these orders; None where it is not open. Others are stale."""
         self.away: tuple[int, ...] | None = None
         """Slots kept from each tier for those above, as of `away_of`; None: to be computed."""
         self.away_of: tuple[float, ...] = ()

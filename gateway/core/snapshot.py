@@ -179,6 +179,8 @@ class _Restoring:
             for plain in data["replicas"]:
                 replica = self.scheduler.replicas[plain["name"]]
                 restore_judgement(replica, plain["judged"], now)
+            for pool in self.scheduler.pools:
+                pool.find_bridging()
 
     def _tier(self, old: int) -> int:
         return self.rank_of.get(old, len(self.scheduler.policy.tiers) - 1)

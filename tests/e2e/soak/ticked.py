@@ -13,7 +13,8 @@ from pathlib import Path
 import uvloop
 
 from gateway.app import Gateway
-from gateway.server import GatewayServer, _calm_collector, server_config
+from gateway.runtime.collector import calm_collector
+from gateway.server import GatewayServer, server_config
 from gateway.settings import load_settings
 
 TICK_S = 0.001
@@ -61,7 +62,7 @@ def main() -> None:
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--ticks", type=int, required=True)
     chosen = parser.parse_args()
-    _calm_collector()
+    calm_collector()
     uvloop.run(serve(chosen.config, chosen.ticks))
 
 
