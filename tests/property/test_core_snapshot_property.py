@@ -36,6 +36,7 @@ from gateway.core.messages import (
     Outcome,
     PolicyChanged,
     Progressed,
+    Rank,
     RecallDone,
     Recalled,
     RecallTooLate,
@@ -198,7 +199,8 @@ class Life:
             on = dice.choice(list(first.replicas))
             heard_at = dice.choice((None, self.now - 0.25, self.now))
             tokens = {each: dice.choice((3, 400)) for each in granted}
-            return Progressed(on, tokens, heard_at)
+            held = frozenset(granted[:1]) if dice.random() < 0.3 else frozenset()
+            return Progressed(on, tokens, heard_at, held)
         if kind < 0.74:
             return Cancelled(dice.choice([*granted, *waiting]))
         if kind < 0.77:
@@ -250,6 +252,12 @@ class Life:
         for forecast in (each for pool in self.first.pools for each in pool.forecasts):
             for waited_s in range(20):
                 forecast.add(10.0, float(waited_s))
+        for number, replica in enumerate(self.first.replicas.values(), start=1):
+            ranks = (Rank(2, 7.0), Rank(0, float(number)))
+            report = ReplicaReport(running=2, waiting=0, ranks=ranks)
+            for _ in range(2):
+                replica.absence.present(report, sent_at=self.now, still_s=9.0)
+                replica.absence.take(number, sent_at=self.now, has_grown=True)
         adopted = Adopted(request=replace(self.request(), model="z"), replica="s1")
         for event in (adopted, ReplicaRemoved("s1")):
             self.first.handle(event, self.now)
@@ -277,7 +285,8 @@ def shifted(event: Event, offset: float) -> Event:
         case ReplicaReported():
             return replace(event, sent_at=event.sent_at + offset)
         case Progressed() if event.heard_at is not None:
-            return Progressed(event.replica, event.output_tokens, event.heard_at + offset)
+            heard_at = event.heard_at + offset
+            return Progressed(event.replica, event.output_tokens, heard_at, event.held)
         case _:
             return event
 
