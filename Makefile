@@ -7,14 +7,14 @@ BIN := .venv/bin
 # What runs for every event of the scheduler, every request and every chunk.
 COMPILED := $(wildcard gateway/core/*.py) \
 	$(addprefix gateway/api/, auth.py call.py continuing.py cycle.py disconnect.py doors.py \
-		exchange.py framing.py front.py inbound.py interruption.py life.py models.py \
-		outflow.py outgoing.py outlet.py passing.py prefix.py relay.py reply.py \
-		rewrite.py routes.py served.py shapes.py skim.py strings.py surroundings.py \
-		whole.py wire.py work.py) \
+		exchange.py framing.py front.py inbound.py interruption.py isolation.py life.py \
+		limiting.py models.py outflow.py outgoing.py outlet.py passing.py prefix.py \
+		relay.py reply.py rewrite.py routes.py served.py shapes.py skim.py strings.py \
+		surroundings.py whole.py wire.py work.py) \
 	$(addprefix gateway/continuation/, strand.py) \
 	$(addprefix gateway/runtime/, admission.py dispatcher.py gate.py) \
 	$(addprefix gateway/telemetry/, metrics.py series.py) \
-	$(addprefix gateway/tenancy/, keys.py) \
+	$(addprefix gateway/tenancy/, budget.py keys.py limits.py window.py) \
 	$(addprefix gateway/upstream/, chunks.py client.py connection.py figures.py fleet.py \
 		frames.py json_text.py sse.py takers.py)
 

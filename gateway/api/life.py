@@ -126,6 +126,7 @@ class Life:
             session=asked.session,
             read_timeout_s=asked.read_timeout_s,
             is_continuable=self.is_movable,
+            caps=self.caps,
         )
 
     def _rest(self, strand: Strand, excluded: frozenset[str]) -> Request:
@@ -151,6 +152,7 @@ class Life:
             session=asked.session,
             is_continuation=True,
             is_continuable=True,
+            caps=self.caps,
         )
 
     def end(self, farewell: GatewayError) -> None:

@@ -14,11 +14,14 @@ from typing import Any
 import msgspec
 
 from gateway.api.call import Call
+from gateway.api.fields import ABSENT
 from gateway.api.outline import Outline
 from gateway.errors import BadRequestError
 
 URL_CHARS_MAX = 8_192
 """A longer one that is no `data:` is not even looked at."""
+CONTENTS_SEEN_MAX = 64
+"""So many messages are looked at one by one, whether they are mere texts."""
 VALUES_A_TURN = 2_000
 """Looked at between two turns of the loop."""
 
@@ -32,6 +35,8 @@ TYPES = HOLDERS | {"document", "url"}
 """Types of parts whose own `url` is fetched."""
 CONTENTS = frozenset({"data", "file_data"})
 """Members that hold the medium itself; some engines fetch them where they look like an address."""
+TURNS_ROUTES = frozenset({"chat", "messages", "count_tokens"})
+"""Routes on which media stand in the contents of messages, or in an Anthropic `system`."""
 NOT_LOOKED_AT = frozenset(
     {"tools", "tool_choice", "functions", "response_format", "text", "metadata"}
 )
@@ -43,6 +48,7 @@ _URL = re.compile(
     r"(https?)://([a-z0-9_.-]+)(?::(\d{1,5}))?(?:[/?#][\x21-\x5b\x5d-\x7e]*)?", re.IGNORECASE
 )
 """Nothing that two readers could take for two hosts: no user, no backslash, no space."""
+_PARTS_NEXT = re.compile(rb"\s*:\s*[\[{]")
 _ADDRESS_SIGNS = re.compile(r"[:.\\]")
 """Base64 has none of them."""
 _PORTS = {"http": "80", "https": "443"}
@@ -54,17 +60,34 @@ Path = tuple[Any, ...]
 def may_fetch(call: Call) -> bool:
     """Whether anything in a body could be an address, at a glance."""
     text = call.body if call.outline is None else call.outline.marked
+    if b"\\" in text and b"\\u00" in text and _WRITTEN_OUT.search(text) is not None:
+        return True
+    if call.route.name in TURNS_ROUTES:
+        if call.fields.system is ABSENT and not _has_parts(text):
+            return False
+    elif text.find(b"{", text.index(b"{") + 1) < 0:
+        return False
     return (
-        b'_url"' in text
-        or b'"source"' in text
+        b'url"' in text
+        or b'data"' in text
         or b'"image"' in text
-        or b'"url"' in text
+        or b'"source"' in text
         or b'"video"' in text
         or b'"audio"' in text
-        or b'"data"' in text
-        or b'"file_data"' in text
-        or (b"\\u00" in text and _WRITTEN_OUT.search(text) is not None)
     )
+
+
+def _has_parts(text: bytes) -> bool:
+    """Whether any message is more than a text, or there are too many to see."""
+    at = 0
+    for _ in range(CONTENTS_SEEN_MAX):
+        at = text.find(b'"content"', at)
+        if at < 0:
+            return False
+        at += len(b'"content"')
+        if _PARTS_NEXT.match(text, at) is not None:
+            return True
+    return True
 
 
 class MediaRule:

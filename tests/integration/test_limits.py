@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anthropic
@@ -18,7 +19,7 @@ from gateway.emulator.server import Emulator, running_emulator
 from gateway.settings import Settings, load_settings
 from gateway.tenancy.keys import key_hash
 from tests.support.gateway import Running, client, eventually, running_gateway
-from tests.support.held_engine import running_held_engine
+from tests.support.held_engine import HeldEngine, running_held_engine
 from tests.support.house import AheadClock
 from tests.support.sums import FakeSums
 
@@ -106,9 +107,13 @@ async def test_an_exhausted_budget_is_not_tried_again(engine: Emulator, naps: Na
     settings = limited("user", budget={"tokens": 60, "per": "day"})
     async with site(engine, **settings) as (running, _):
         async with sdk(running) as client:
-            with pytest.raises(openai.RateLimitError) as caught:
+
+            async def spend() -> None:
                 while True:
                     await client.chat.completions.create(**ASK)
+
+            with pytest.raises(openai.RateLimitError) as caught:
+                await spend()
         error = caught.value
         assert error.code == error.type == "insufficient_quota"
         assert error.response.headers["x-should-retry"] == "false"
@@ -252,6 +257,36 @@ async def test_what_the_scheduler_refuses_costs_nothing() -> None:
             task.cancel()
         await eventually(lambda: running.in_flight == 0 and holder.held == 0)
         assert limits.books.spent((holder.id, limits.books.periods.month)) < held
+
+
+def has_heard(engine: HeldEngine, count: int) -> bool:
+    """Whether so many requests have come to it."""
+    return len(engine.asked) == count
+
+
+@pytest.mark.parametrize("where", ["tenant", "user", "key"])
+async def test_what_exceeds_a_cap_on_concurrency_waits_and_is_served(where: str) -> None:
+    """A job with fifty threads is slowed down; it is not thrown out."""
+    async with (
+        running_held_engine(4) as engine,
+        running_gateway(
+            {"url": engine.url, "max_num_seqs": 4}, **limited(where, concurrent=2)
+        ) as running,
+        http(running) as http_client,
+    ):
+        scheduler = running.gateway.scheduler
+        body = {**ASK, "model": "raw", "stream": True}
+        tasks = [asyncio.create_task(http_client.post(CHAT, json=body)) for _ in range(5)]
+        for number in range(5):
+            wanted = min(5, number + 2)
+            await eventually(partial(has_heard, engine, wanted))
+            assert len(scheduler.granted) <= 2
+            assert len(engine.asked) == wanted, "four would fit"
+            held = engine.asked[number]
+            held.begin()
+            held.event()
+            held.finish()
+        assert {(await task).status_code for task in tasks} == {200}
 
 
 async def test_budgets_survive_a_restart_of_the_gateway(engine: Emulator) -> None:

@@ -95,7 +95,11 @@ async def test_a_template_is_refused_on_every_route_but_for_a_key_that_may(
 @pytest.mark.parametrize("ask", GENERATING, ids=str)
 async def test_each_tenants_requests_carry_its_own_salt(alone: House, ask: Ask) -> None:
     """One tenant could otherwise time what another one asked."""
-    salts = [(await sent(alone, ask, who))["cache_salt"] for who in ("alice", "bob", "other")]
+    salts = []
+    for who in ("alice", "bob", "other"):
+        salts.append((await sent(alone, ask, who))["cache_salt"])
+        written = b'{"cache_salt":"%b",' % salts[-1].encode()
+        assert alone.seen[0].body == written + ask.body().removeprefix(b"{"), "and nothing else"
     assert salts[0] == salts[1] != salts[2]
     stolen = await sent(alone, ask, "other", cache_salt=salts[0])
     assert stolen["cache_salt"] not in salts

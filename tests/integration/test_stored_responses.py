@@ -44,7 +44,11 @@ KEYS = [
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def built() -> AsyncIterator[House]:
     """A gateway before two engines that keep responses, for all tests of this file."""
-    options: dict[str, Any] = {"keys": KEYS, "environ": {"KEY": "engines-own"}}
+    options: dict[str, Any] = {
+        "keys": KEYS,
+        "cache_isolation": "none",
+        "environ": {"KEY": "engines-own"},
+    }
     async with house(ENGINE, ENGINE, replica={"api_key_env": "KEY"}, **options) as whole:
         yield whole
 

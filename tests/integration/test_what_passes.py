@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -44,10 +45,14 @@ STEERING = {"priority": -1000, "kv_transfer_params": {"do_remote_decode": True},
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def built() -> AsyncIterator[House]:
-    """A gateway with keys before an engine with a key, for all tests of this file."""
+    """A gateway with keys before an engine with a key, for all tests of this file.
+
+    It has nothing to say to the engine itself: what it may say is test_request_rules.py's.
+    """
     replica = {"api_key_env": "KEY"}
     environ = {"KEY": "engines-own"}
-    async with house(ENGINE, replica=replica, keys=KEYS, environ=environ) as whole:
+    options: dict[str, Any] = {"keys": KEYS, "cache_isolation": "none", "environ": environ}
+    async with house(ENGINE, replica=replica, **options) as whole:
         yield whole
 
 

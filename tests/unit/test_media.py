@@ -196,6 +196,20 @@ def test_most_bodies_are_not_looked_at() -> None:
     assert may_fetch(call_of(CHAT, said({"type": "text", "text": "x", "image": None})))
 
 
+@pytest.mark.parametrize("before", [1, 63, 64, 300])
+def test_an_address_behind_many_mere_texts_is_found(before: int) -> None:
+    """A long conversation ends with a picture; and whoever hides one puts it last."""
+    turns = [{"role": "user", "content": 'say "content": ['} for _ in range(before)]
+    last = said({"type": "image_url", "image_url": {"url": INSIDE}})["messages"]
+    for route in (CHAT, MESSAGES, COUNT_TOKENS):
+        assert not may_fetch(call_of(route, {"messages": turns})) or before >= 64
+        with pytest.raises(BadRequestError):
+            looked(call_of(route, {"messages": turns + last}))
+    twice = b'{"model":"m","messages":[{"content":"x","content" : [{"image_url":"http://x"}]}]}'
+    with pytest.raises(BadRequestError):
+        looked(call_of(CHAT, twice))
+
+
 def large(url: str, filler: int = 0) -> Call:
     """A body beyond what is parsed as it is, with an address behind megabytes."""
     parts: list[dict[str, Any]] = [{"type": "text", "text": "x" * OUTLINED_BYTES}]
