@@ -12,6 +12,7 @@ from gateway.settings_rules import placed_replicas, violations
 from gateway.settings_sources import (
     CONFIG_VARIABLE,
     Problem,
+    Sources,
     Tree,
     from_environment,
     from_file,
@@ -19,14 +20,16 @@ from gateway.settings_sources import (
 )
 from gateway.settings_values import DnsLookup, Settings
 
-__all__ = ["DnsLookup", "Settings", "SettingsError", "load_settings"]
+__all__ = ["DnsLookup", "Settings", "SettingsError", "load_settings", "settings_of"]
 
 
 class SettingsError(Exception):
     """The settings cannot be used; `errors` lists every fault, one line each."""
 
-    def __init__(self, errors: tuple[str, ...]) -> None:
+    def __init__(self, errors: tuple[str, ...], problems: tuple[Problem, ...] = ()) -> None:
+        """`problems` are the same faults with their places, where they are about places."""
         self.errors = errors
+        self.problems = problems
         count = "1 error" if len(errors) == 1 else f"{len(errors)} errors"
         super().__init__("\n  ".join((f"{count} in the settings:", *errors)))
 
@@ -47,9 +50,19 @@ def load_settings(
     path = config or environ.get(CONFIG_VARIABLE)
     tree = Tree() if not path else from_file(Path(path))
     tree = tree.overlaid(from_environment(environ)).overlaid(from_overrides(overrides))
+    return settings_of(Sources(tree, environ))
+
+
+def settings_of(sources: Sources, tree: Tree | None = None) -> Settings:
+    """The settings of sources that were read already.
+
+    `tree` is theirs with what was decided at run time on top; None: nothing was. Raises
+    SettingsError, whose problems have places in that tree.
+    """
+    tree = sources.tree if tree is None else tree
     unreadable = [problem for problem in tree.problems if not problem.place]
     if unreadable:
-        raise SettingsError(_lines(tree, unreadable))
+        raise SettingsError(_lines(tree, unreadable), tuple(unreadable))
     problems = list(tree.problems)
     values = supported(tree.values, problems)
     assert isinstance(values, dict)
@@ -57,10 +70,10 @@ def load_settings(
     for key, value in values.items():
         parts |= parsed(key, value, problems)
     problems.extend(violations(values, parts))
-    api_keys = _outside(parts, environ, problems)
+    api_keys = _outside(parts, sources.environ, problems)
     if problems:
-        raise SettingsError(_lines(tree, problems))
-    return Settings.of(values, api_keys=api_keys)
+        raise SettingsError(_lines(tree, problems), tuple(problems))
+    return Settings.of(values, api_keys=api_keys, sources=sources)
 
 
 def _outside(

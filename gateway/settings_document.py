@@ -348,12 +348,19 @@ class KeySection(Section):
     max_tier: TierName | None = None
     models: Annotated[tuple[Name, ...], Strict(strict=False), AfterValidator(not_empty)] = ("*",)
     speaks_for_users: bool = False
+    allows_chat_template: bool = False
 
 
 class AdminSection(Section):
     """Who may operate the gateway."""
 
     key_sha256: Sha256 | None = None
+
+
+class StoreSection(Section):
+    """Where what is decided at run time is kept."""
+
+    url: Annotated[str, Field(min_length=1, max_length=1024)] | None = "sqlite:///fairgate.db"
 
 
 class ShutdownSection(Section):
@@ -391,6 +398,7 @@ class Document(Section):
     tenants: Annotated[tuple[TenantSection, ...], Strict(strict=False)] = ()
     keys: Annotated[tuple[KeySection, ...], Strict(strict=False)] = ()
     admin: AdminSection = AdminSection()
+    store: StoreSection = StoreSection()
 
 
 def section_in(annotation: object) -> type[Section] | None:

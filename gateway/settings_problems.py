@@ -28,7 +28,6 @@ KEYS_NOT_YET: Mapping[str, tuple[object, ...]] = {
     "listen.admin_port": (),
     "media_urls": (),
     "cache_isolation": ("none",),
-    "store": (),
     "redis": (),
     **{f"{owner}.{limit}": () for owner in ("tenants.*", "tenants.*.users.*", "keys.*")
        for limit in _LIMITS},

@@ -17,11 +17,14 @@ from gateway.settings_document import (
     ReplicaSection,
     ScalingSection,
     SchedulingSection,
+    StoreSection,
     TenantSection,
     TierSection,
 )
 from gateway.settings_problems import Parts
 from gateway.settings_sources import Place, Problem
+from gateway.tenancy.store.opening import store_of
+from gateway.tenancy.store.port import StoreError
 from gateway.upstream.replicas import replica_name
 
 T = TypeVar("T")
@@ -42,6 +45,7 @@ def violations(values: Mapping[str, object], parts: Parts) -> Iterator[Problem]:
     yield from _key_models(values, parts)
     yield from _prices(values, parts)
     yield from _scaling(parts)
+    yield from _store(parts)
     yield from _exposure(values)
 
 
@@ -239,17 +243,29 @@ def _scaling(parts: Parts) -> Iterator[Problem]:
         yield Problem(("scaling", wrong), f"below ({below:g}) must be less than above ({above:g})")
 
 
+def _store(parts: Parts) -> Iterator[Problem]:
+    store = parts.get(("store",))
+    if isinstance(store, StoreSection):
+        try:
+            store_of(store.url)
+        except StoreError as error:
+            yield Problem(("store", "url"), str(error))
+
+
 def _exposure(values: Mapping[str, object]) -> Iterator[Problem]:
     """Without keys, only this machine gets in, and no web page that it shows."""
     listen = values.get("listen")
     if values.get("keys") or not isinstance(listen, Mapping):
         return
     host = listen.get("host")
-    if isinstance(host, str) and not is_loopback(host) and not values.get("insecure_no_auth"):
+    is_elsewhere = isinstance(host, str) and not is_loopback(host)
+    # With an admin key nobody gets in until a key is made at run time.
+    if is_elsewhere and not (values.get("admin") or values.get("insecure_no_auth")):
         yield Problem(
             ("listen", "host"),
             f"{host!r} is not allowed without keys: anybody could use the engines; "
-            "configure keys, listen on 127.0.0.1, or say --insecure-no-auth",
+            "configure keys, or the admin key that makes them, listen on 127.0.0.1, "
+            "or say --insecure-no-auth",
         )
     origins = listen.get("cors_origins")
     if isinstance(origins, list) and "*" in origins:

@@ -57,6 +57,14 @@ class Tree:
         return Tree(values, origins | dict(upper.origins), problems)
 
 
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """All that was read before the gateway began: what is decided at run time comes above it."""
+
+    tree: Tree = field(default_factory=Tree)
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
 def from_file(path: Path) -> Tree:
     """The YAML file at `path`. Unreadable, malformed or repeated keys become problems."""
     try:

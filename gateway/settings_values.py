@@ -7,6 +7,7 @@ settings come from, and whether they are right, is not known here.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from time import time
 from types import MappingProxyType
 
 from pydantic import PrivateAttr
@@ -34,7 +35,8 @@ from gateway.settings_document import (
     TierSection,
 )
 from gateway.settings_rules import ANY_MODEL, default_tier, is_loopback, scaling_thresholds
-from gateway.tenancy.keys import OPEN_TENANT, OPEN_USER, Keyring, Principal
+from gateway.settings_sources import Sources
+from gateway.tenancy.keys import OPEN_TENANT, OPEN_USER, Keyring, Principal, id_of
 from gateway.upstream.replicas import ReplicaAddress, replica_name
 
 FLOOR = 0.02
@@ -57,13 +59,22 @@ class Settings(Document):
     """All that was configured; sections are attributes, named as in the file."""
 
     _api_keys: Mapping[str, str] = PrivateAttr(default_factory=dict)
+    _sources: Sources = PrivateAttr(default_factory=Sources)
 
     @classmethod
-    def of(cls, values: Mapping[str, object], *, api_keys: Mapping[str, str]) -> "Settings":
+    def of(
+        cls, values: Mapping[str, object], *, api_keys: Mapping[str, str], sources: Sources
+    ) -> "Settings":
         """The settings `values`, known to be valid; `api_keys` by their variable's name."""
         settings = cls.model_validate(values)
         settings._api_keys = dict(api_keys)
+        settings._sources = sources
         return settings
+
+    @property
+    def sources(self) -> Sources:
+        """What they were made of, less what was decided at run time."""
+        return self._sources
 
     @property
     def tier_names(self) -> tuple[str, ...]:
@@ -91,7 +102,7 @@ class Settings(Document):
     @property
     def is_open(self) -> bool:
         """Whether no key is configured: users are told apart by what they say they are."""
-        return not self.keys
+        return not self.keys and (self.is_local or self.insecure_no_auth)
 
     @property
     def is_local(self) -> bool:
@@ -103,10 +114,13 @@ class Settings(Document):
         of_tenants = {(tenant.name, user) for tenant in self.tenants for user in tenant.users}
         return frozenset(of_tenants | {(key.tenant, key.user) for key in self.keys if key.user})
 
-    def keyring(self) -> Keyring:
-        """Who may call. Without any key everybody may: in any tier, and in anybody's name."""
-        if self.keys:
-            return Keyring({key.key_sha256: self._principal(key) for key in self.keys}, None)
+    def keyring(self, wall: Callable[[], float] = time) -> Keyring:
+        """Who may call. Without any key everybody may: in any tier, and in anybody's name.
+
+        `wall` tells seconds since 1970, to keys that expire.
+        """
+        if not self.is_open:
+            return Keyring({key.key_sha256: self.principal(key) for key in self.keys}, None, wall)
         opened = Principal(
             tenant=OPEN_TENANT,
             user=OPEN_USER,
@@ -114,7 +128,7 @@ class Settings(Document):
             max_tier=0,
             speaks_for_users=True,
         )
-        return Keyring({}, opened)
+        return Keyring({}, opened, wall)
 
     def policy(self) -> Policy:
         """What the scheduler is told."""
@@ -174,8 +188,11 @@ class Settings(Document):
             if replica.dns is not None
         )
 
-    def _principal(self, key: KeySection) -> Principal:
-        """A key with its tiers filled in; a model that it may use it may use by all its names."""
+    def principal(self, key: KeySection, key_id: str | None = None) -> Principal:
+        """A key with its tiers filled in; a model that it may use it may use by all its names.
+
+        `key_id`: None for a key of the configuration, whose id comes from its hash.
+        """
         own = key.tier or self.default_tier
         names = set(key.models)
         for model in self.models:
@@ -188,6 +205,8 @@ class Settings(Document):
             max_tier=self.tier_names.index(key.max_tier or own),
             models=None if ANY_MODEL in names else frozenset(names),
             speaks_for_users=key.speaks_for_users,
+            allows_chat_template=key.allows_chat_template,
+            key_id=id_of(key.key_sha256) if key_id is None else key_id,
         )
 
     def _replicas(self) -> list[tuple[ReplicaSection, frozenset[str] | None]]:

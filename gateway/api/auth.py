@@ -10,7 +10,7 @@ from hashlib import blake2b
 
 from gateway.api.call import Call
 from gateway.errors import BadRequestError, InvalidKeyError
-from gateway.tenancy.keys import OPEN_USER, Keyring, Principal
+from gateway.tenancy.keys import OPEN_USER, Keyring, Principal, Refusal
 from gateway.tenancy.users import UserNames
 
 TIER_HEADERS = (b"x-fairgate-tier", b"x-llm-d-inference-objective")
@@ -22,6 +22,12 @@ SESSION_CHARS_MAX = 64
 """A longer session id is kept as its hash."""
 
 Headers = dict[bytes, bytes]
+
+_KEY_REFUSALS: dict[Refusal, str] = {
+    "unknown": "The API key is missing or not known.",
+    "expired": "The API key has expired.",
+    "blocked": "The API key is blocked.",
+}
 
 
 @dataclass(slots=True, init=False)
@@ -73,9 +79,10 @@ def credential(headers: Headers) -> bytes | None:
 
 def authenticated(keyring: Keyring, headers: Headers) -> Principal:
     """The principal of the presented key. Raises InvalidKeyError."""
-    principal = keyring.find(credential(headers))
+    api_key = credential(headers)
+    principal = keyring.find(api_key)
     if principal is None:
-        raise InvalidKeyError("The API key is missing or not known.")
+        raise InvalidKeyError(_KEY_REFUSALS[keyring.refusal(api_key)])
     return principal
 
 
