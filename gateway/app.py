@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from secrets import token_urlsafe
-from time import monotonic
+from time import monotonic, time
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from gateway import __version__
+from gateway.admin.office import Office
 from gateway.api.auth import Asking
 from gateway.api.crowd import UNBOUNDED, Crowd
 from gateway.api.doors import Doors, going
@@ -37,7 +38,9 @@ from gateway.telemetry.log import RequestLog
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.process import Told, families_of
 from gateway.telemetry.record import SettledRequest
-from gateway.tenancy.keys import key_hash
+from gateway.tenancy.keys import Keyring, key_hash
+from gateway.tenancy.store.opening import store_of
+from gateway.tenancy.store.port import Store
 from gateway.tenancy.users import UserNames
 from gateway.upstream.fleet import Fleet
 from gateway.upstream.roster import Roster
@@ -45,7 +48,7 @@ from gateway.upstream.roster import Roster
 LOGGER = logging.getLogger("fairgate.scaling")
 OVERLOAD = logging.getLogger("fairgate.overload")
 RELOADS = logging.getLogger("fairgate.reload")
-FIXED = frozenset({"listen"})
+FIXED = frozenset({"listen", "store"})
 """Top-level keys that a running gateway cannot change."""
 SWEEP_EVERY_S = 1.0
 BUFFER_BYTES_MIN = 64 << 10
@@ -59,7 +62,15 @@ EXPOSED_HEADERS = (
 class Gateway:
     """Everything that lives as long as the process, wired."""
 
-    def __init__(self, settings: Settings, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Callable[[], float] = monotonic,
+        *,
+        store: Store | None = None,
+        wall: Callable[[], float] = time,
+    ) -> None:
+        """`store`: None: the one that is configured. `wall` tells seconds since 1970."""
         self.settings = settings
         self.clock = clock
         policy = settings.policy()
@@ -77,7 +88,8 @@ class Gateway:
         self.roster = Roster(self.fleet)
         self.admin_key, admin_key_sha256 = _admin_key(settings)
         self._made_key_sha256 = admin_key_sha256
-        self._keyring = keyring = settings.keyring()
+        self.keyring = keyring = settings.keyring(wall)
+        self.office = Office(self, store_of(settings.store.url) if store is None else store, wall)
         self._models = models = ModelTable(
             configured=frozenset(model.name for model in settings.models),
             aliases=settings.model_by_alias,
@@ -119,7 +131,7 @@ class Gateway:
         return Relay(
             gate=LocalGate(self.dispatcher, taken_back=lambda: self.metrics.recalled("queued")),
             fleet=self.fleet,
-            keyring=self._keyring,
+            keyring=self.keyring,
             asking=self._asking,
             models=self._models,
             bounds=policy.bounds,
@@ -139,26 +151,39 @@ class Gateway:
         self._connections_possible = possible
         self.crowd.most = min(possible, self.settings.bounds.connections or possible)
 
-    def reload(self, settings: Settings) -> frozenset[str]:
+    def objections(self, settings: Settings) -> tuple[str, ...]:
+        """Why it could not go on with these settings, one line each."""
+        try:
+            self.roster.plan(settings.addresses(), settings.lookups())
+        except OSError as error:
+            unreadable = f"replicas: a file with certificates cannot be read: {error}"
+            return (*_homeless(self.settings, settings), unreadable)
+        return _homeless(self.settings, settings)
+
+    def reload(
+        self, settings: Settings, keyring: Keyring | None = None, *, is_lenient: bool = False
+    ) -> frozenset[str]:
         """Go on with other settings; nothing that waits or runs is dropped.
 
-        Returns the top-level keys that changed. What cannot change while running (`FIXED`) stays
-        as it is, and is told in the log. Raises SettingsError, and changes nothing, where a tier
-        is removed without a word on its requests, or a replica's certificates cannot be read.
+        `keyring` are the keys from now on; None: those of the settings. Returns the top-level keys
+        that changed. What cannot change while running (`FIXED`) stays as it is, and is told in the
+        log. Raises SettingsError, and changes nothing, where a tier is removed without a word on
+        its requests, unless `is_lenient`: they go to the last tier then; or where a replica's
+        certificates cannot be read.
         """
         old = self.settings
         changed = _changed_keys(old, settings)
         settings = settings.model_copy(update={name: getattr(old, name) for name in FIXED})
+        homeless = _homeless(old, settings)
+        if homeless and not is_lenient:
+            raise SettingsError(self.objections(settings))
         try:
             plan = self.roster.plan(settings.addresses(), settings.lookups())
-            unreadable: tuple[str, ...] = ()
-        except OSError as error:
-            unreadable = (f"replicas: a file with certificates cannot be read: {error}",)
-        if errors := _homeless(old, settings) + unreadable:
-            raise SettingsError(errors)
-        policy, keyring = settings.policy(), settings.keyring()
+        except OSError:
+            raise SettingsError(self.objections(settings)) from None
+        policy = settings.policy()
         self.settings = settings
-        self._keyring.become(keyring)
+        self.keyring.become(settings.keyring() if keyring is None else keyring)
         self._rule(old, policy)
         self._models.configure(
             frozenset(model.name for model in settings.models), settings.model_by_alias
@@ -168,19 +193,25 @@ class Gateway:
             self._operations.operator_key_sha256 = key
         self.roster.follow(plan)
         self._forget_empty()
-        set_log_level(settings)
-        self._open_log()
         self.bound_connections(self._connections_possible)
         self.pressure.configure(lag_max_s=settings.bounds.loop_lag_s, memory_max=_memory(settings))
+        if settings.sources is not old.sources:
+            set_log_level(settings)
+            self._open_log()
         for name in sorted(changed & FIXED):
             RELOADS.warning("%s cannot change while running: it stays as it is", name)
+        for line in homeless:
+            RELOADS.warning("%s: they go to the last tier", line)
         RELOADS.info("changed: %s", ", ".join(sorted(changed - FIXED)) or "nothing")
         return changed - FIXED
 
     def _rule(self, old: Settings, policy: Policy) -> None:
         """The scheduler and all that counts tiers follow `policy`."""
         settings = self.settings
-        ranks, moved_to = _ranks(settings), settings.moved_to
+        ranks = _ranks(settings)
+        last = settings.tier_names[-1]
+        moved_to = {name: settings.moved_to.get(name, last)
+                    for name in old.tier_names if name not in ranks}  # fmt: skip
         tier_of = {
             rank: ranks[name if name in ranks else moved_to[name]]
             for rank, name in enumerate(old.tier_names)
@@ -207,6 +238,7 @@ class Gateway:
             self.fleet.statuses(),
             self.clock(),
             is_leaving=self.doors.is_leaving,
+            store_error=self.office.fault,
         )
 
     def announce(self) -> None:
@@ -236,11 +268,13 @@ class Gateway:
 
     @asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        await self.office.open()
         self._open_log()
         self.lag.start()
         async with asyncio.TaskGroup() as tasks:
             self.fleet.run_in(tasks)
             self.roster.run_in(tasks)
+            await self.office.start(tasks)
             self.roster.follow(self.roster.plan(self.settings.addresses(), self.settings.lookups()))
             walk = watch(
                 self.relay,
@@ -255,6 +289,7 @@ class Gateway:
             finally:
                 for each in watches:
                     each.cancel()
+                await self.office.stop()
                 self.roster.close()
                 self.fleet.close()
                 self.dispatcher.close()
@@ -299,6 +334,14 @@ class Gateway:
             "body_bytes": (
                 "Bytes of all bodies that are here: those that come, wait and run.",
                 lambda: self.relay.body_bytes,
+            ),
+            "store_up": (
+                "Whether what operators decide can be kept: 0 while the store cannot be used.",
+                lambda: float(self.office.fault is None),
+            ),
+            "policy_revision": (
+                "Revision of the store that is in force here.",
+                lambda: float(self.office.revision),
             ),
             "requests_inside": (
                 "Requests that were let in and have not ended.",

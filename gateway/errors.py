@@ -67,60 +67,6 @@ class ResponseNotFoundError(GatewayError):
     status, type, code = 404, "invalid_request_error", "response_not_found"
 
 
-class ResourceNotFoundError(GatewayError):
-    """An operator named something that there is not."""
-
-    status, type, code = 404, "invalid_request_error", "not_found"
-
-
-class InvalidDocumentError(GatewayError):
-    """What an operator wants does not fit; `param` is the place of the first fault."""
-
-    status, type, code = 400, "invalid_request_error", "invalid_document"
-
-
-class ConfiguredInFileError(GatewayError):
-    """The configuration has it: it is changed there."""
-
-    status, type, code = 409, "invalid_request_error", "configured_in_file"
-
-
-class AlreadyExistsError(GatewayError):
-    """Something of this name is there."""
-
-    status, type, code = 409, "invalid_request_error", "already_exists"
-
-
-class InUseError(GatewayError):
-    """Something else depends on it, which the message names."""
-
-    status, type, code = 409, "invalid_request_error", "in_use"
-
-
-class TooManyError(GatewayError):
-    """A bound on what operators make is reached; the message names it."""
-
-    status, type, code = 409, "invalid_request_error", "too_many"
-
-
-class ChangedMeanwhileError(GatewayError):
-    """Somebody else changed it since it was read."""
-
-    status, type, code = 412, "invalid_request_error", "precondition_failed"
-
-
-class PreconditionRequiredError(GatewayError):
-    """It is changed only by who says which version it is that should be changed."""
-
-    status, type, code = 428, "invalid_request_error", "precondition_required"
-
-
-class StoreUnavailableError(GatewayError):
-    """What operators decide cannot be kept now."""
-
-    status, type, code = 503, "service_unavailable", "store_unavailable"
-
-
 class MethodNotAllowedError(GatewayError):
     """The route exists, for another method."""
 

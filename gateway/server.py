@@ -77,6 +77,10 @@ class GatewayServer(uvicorn.Server):
         """Listen."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+        if self.lifespan.should_exit:
+            self.status = 1
+            LOGGER.error("the gateway cannot start: %s", self._gateway.office.fault or "see above")
+            return
         if self._load is not None:
             self._loop.add_signal_handler(signal.SIGHUP, self.reload)
 
@@ -172,7 +176,7 @@ class GatewayServer(uvicorn.Server):
 
     async def _reload_once(self, load: Callable[[], Settings]) -> None:
         try:
-            self._gateway.reload(await asyncio.to_thread(load))
+            await self._gateway.office.reread(await asyncio.to_thread(load))
         except SettingsError as error:
             LOGGER.error("the settings were read again, and nothing was changed: %s", error)
         except Exception:

@@ -323,10 +323,27 @@ class RetriesSection(Section):
     continuation_wait_s: NotNegative = DEFAULTS.continuation_wait_s
 
 
+class BudgetSection(Section):
+    """Tokens that may be used in each day or month."""
+
+    tokens: Annotated[int, Field(ge=1, le=10**15)]
+    per: Literal["day", "month"] = "month"
+
+
+class LimitsSection(Section):
+    """How much may be used; None: as much as there is."""
+
+    requests_per_minute: Count | None = None
+    tokens_per_minute: Count | None = None
+    concurrent: Count | None = None
+    budget: BudgetSection | None = None
+
+
 class UserSection(Section):
     """One user of a tenant."""
 
     weight: Positive = 1.0
+    limits: LimitsSection = LimitsSection()
 
 
 class TenantSection(Section):
@@ -335,6 +352,7 @@ class TenantSection(Section):
     name: Name
     weight: Positive = 1.0
     room: RoomSection = RoomSection()
+    limits: LimitsSection = LimitsSection()
     users: dict[Name, UserSection] = {}
 
 
@@ -349,6 +367,7 @@ class KeySection(Section):
     models: Annotated[tuple[Name, ...], Strict(strict=False), AfterValidator(not_empty)] = ("*",)
     speaks_for_users: bool = False
     allows_chat_template: bool = False
+    limits: LimitsSection = LimitsSection()
 
 
 class AdminSection(Section):

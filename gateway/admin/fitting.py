@@ -46,7 +46,9 @@ def fitted(sources: Sources, records: Iterable[Record]) -> Fitted:
 
     Raises SettingsError where the configuration by itself is faulty.
     """
-    kept = {(each.kind, each.id): each for each in records if each.kind != "key"}
+    kept: dict[Name, Record] = {
+        (each.kind, each.id): each for each in records if each.kind != "key"
+    }
     set_aside: dict[Name, tuple[str, ...]] = {}
     for round_number in range(ROUNDS_MAX + 1):
         overlay = overlaid(sources.tree, kept.values())
@@ -96,9 +98,9 @@ def judged(
 
 def _faulty(problems: tuple[Problem, ...], overlay: Overlay, kept: set[Name]) -> set[Name]:
     """Whom to blame: who wrote the faulty places, else the policy, else everything stored."""
-    found = {overlay.owner(problem.place) for problem in problems} & kept
-    named = {name for name in found if name is not None}
-    return named or {POLICY} & kept or kept
+    owners = {overlay.owner(problem.place) for problem in problems}
+    named = {name for name in kept if name in owners}
+    return named or {name for name in kept if name == POLICY} or kept
 
 
 def _relative(error: SettingsError, overlay: Overlay) -> tuple[Problem, ...]:

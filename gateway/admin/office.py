@@ -16,16 +16,17 @@ from typing import Protocol
 
 from gateway.admin.fitting import Fitted, UnfitError, fitted, judged, told
 from gateway.admin.key_records import ACCESS, homeless, key_of, keyring_of
+from gateway.admin.objections import InvalidDocumentError
 from gateway.admin.overlay import Name, Overlay
 from gateway.core.scheduler import Scheduler
-from gateway.errors import ChangedMeanwhileError, InvalidDocumentError, StoreUnavailableError
 from gateway.settings import Settings, SettingsError
 from gateway.settings_problems import dotted
 from gateway.settings_sources import Sources
 from gateway.tenancy.keys import Keyring
 from gateway.tenancy.store.port import (
     Answer,
-    ConflictError,
+    AuditEntry,
+    Contents,
     Deed,
     Kind,
     Record,
@@ -103,13 +104,20 @@ class Office:
         self._lock = asyncio.Lock()
         self._polling: asyncio.Task[None] | None = None
 
-    async def start(self, tasks: asyncio.TaskGroup) -> None:
-        """Open the store and go on with what it holds. Raises StoreError."""
-        await self.store.open()
-        contents = await self.store.read()
+    async def open(self) -> None:
+        """Open the store. Raises StoreError: without it nobody knows who may come in."""
+        try:
+            await self.store.open()
+            contents = await self.store.read()
+        except StoreError as error:
+            self.fault = str(error)
+            raise
         self._become(contents.records)
         self.revision = contents.revision
-        if contents.records:
+
+    async def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Go on with what the store holds, and with what is changed from now on."""
+        if self._records:
             await self._apply_all()
         self._polling = tasks.create_task(self._poll())
 
@@ -136,6 +144,25 @@ class Office:
         """Records that are not in force since they do not fit the configuration, and why."""
         return self._fitted.set_aside
 
+    @property
+    def contents(self) -> Contents:
+        """All records as this gateway knows them, be they in force or not."""
+        records = (each for by_id in self._records.values() for each in by_id.values())
+        return Contents(revision=self.revision, records=tuple(records))
+
+    async def audit(
+        self, *, before: int | None = None, limit: int = 100, kind: Kind | None = None,
+        record_id: str | None = None,
+    ) -> tuple[AuditEntry, ...]:  # fmt: skip
+        """See `Store.audit`."""
+        return await self.store.audit(
+            before=before, limit=limit, kind=kind, record_id=record_id
+        )
+
+    async def answered(self, idempotency_key: str) -> Answer | None:
+        """See `Store.answered`."""
+        return await self.store.answered(idempotency_key)
+
     def record(self, kind: Kind, record_id: str) -> Record | None:
         """One record of the store, be it in force or not."""
         return self._records.get(kind, {}).get(record_id)
@@ -149,29 +176,29 @@ class Office:
         return name in self._fitted.overlay.shadowed
 
     async def change(
-        self, plan: Plan, deed: Deed, *, answer: tuple[str, Answer] | None = None
+        self,
+        writes: Sequence[Write] | Plan,
+        deed: Deed,
+        answer: tuple[str, Answer] | None = None,
     ) -> int:
-        """Make what `plan` says part of the store and of the running gateway; the new revision.
+        """Make this part of the store and of the running gateway, all or nothing.
 
-        `plan` is called once nothing else changes any more. Raises GatewayError: what it raised,
-        InvalidDocumentError, ChangedMeanwhileError, StoreUnavailableError.
+        A plan is asked what to write once nothing else changes any more. Returns the new revision.
+        Raises GatewayError where it makes no sense, ConflictError where another gateway changed
+        the same, StoreError where it cannot be kept: what was not acknowledged may have been
+        changed or not.
         """
         async with self._lock:
             try:
                 await self._catch_up()
-                writes = tuple(plan())
+                writes = tuple(writes() if callable(writes) else writes)
                 judgement = await self._judge(writes)
                 revision = await self.store.commit(writes, deed, answer)
             except StoreError as error:
                 self._lost(error)
-                raise StoreUnavailableError(
-                    f"The store cannot be used now: {error}. What was not acknowledged may have "
-                    "been changed or not; look before it is tried again."
-                ) from None
+                raise
             except ValueError as error:
                 raise InvalidDocumentError(f"It cannot be kept: {error}.") from None
-            except ConflictError as conflict:
-                raise ChangedMeanwhileError(f"It was changed meanwhile: {conflict}.") from None
             if revision == self.revision + 1:
                 self._enter(writes, revision)
                 self._apply(judgement, writes)

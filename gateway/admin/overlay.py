@@ -14,8 +14,6 @@ from gateway.settings_sources import Place, Tree
 from gateway.tenancy.store.port import Kind, Record
 
 ORIGIN = "store"
-POLICY = ("policy", "current")
-"""Kind and id of the one record of the policy."""
 POLICY_SECTIONS = tuple(
     name
     for name in (
@@ -29,6 +27,8 @@ ADDED = ("tenants", "replicas", "models")
 
 Name = tuple[Kind, str]
 """Kind and id of a record."""
+POLICY: Name = ("policy", "current")
+"""The one record of the policy."""
 
 
 @dataclass(slots=True)
@@ -123,6 +123,9 @@ class _Laying:
     def replica(self, record: Record) -> None:
         body = dict(record.body)
         model = body.pop("model", None)
+        body.pop("drained", None)
+        if body.get("url") is None and body.get("dns") is None:
+            return  # no replica: a mark on one of the configuration
         if model is None:
             self._replica_in(self.values["replicas"], ("replicas",), body, record)
             return

@@ -38,6 +38,8 @@ class Readiness:
     waiting: int
     granted: int
     replicas: Mapping[str, ReplicaReadiness]
+    store_error: str | None = None
+    """Why operators can change nothing now; traffic is served all the same."""
 
 
 def readiness(
@@ -46,6 +48,7 @@ def readiness(
     now: float,
     *,
     is_leaving: bool = False,
+    store_error: str | None = None,
 ) -> Readiness:
     """Ready means: not shutting down, and at least one replica can take a request."""
     replicas = {
@@ -62,6 +65,7 @@ def readiness(
         waiting=len(scheduler.waiting),
         granted=len(scheduler.granted),
         replicas=replicas,
+        store_error=store_error,
     )
 
 

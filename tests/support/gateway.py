@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from time import monotonic
+from time import monotonic, time
 from types import MappingProxyType
 
 import httpx
@@ -12,6 +12,8 @@ import httpx
 from gateway.app import Gateway
 from gateway.server import GatewayServer, server_config
 from gateway.settings import load_settings
+from gateway.tenancy.store.memory import MemoryStore
+from gateway.tenancy.store.port import Store
 
 READY_S_MAX = 10.0
 STEP_S = 0.005
@@ -37,9 +39,14 @@ async def running_gateway(
     wait_ready: bool = True,
     clock: Callable[[], float] = monotonic,
     environ: Mapping[str, str] = MappingProxyType({}),
+    store: Store | None = None,
+    wall: Callable[[], float] = time,
     **overrides: object,
 ) -> AsyncIterator[Running]:
-    """A gateway before `replicas`; `overrides` are dotted settings with `__` for the dot."""
+    """A gateway before `replicas`; `overrides` are dotted settings with `__` for the dot.
+
+    `store`: None: one in memory. `wall` tells seconds since 1970.
+    """
     values: Mapping[str, object] = {
         "replicas": replicas,
         "scheduling.scrape_interval_s": 0.1,
@@ -48,7 +55,7 @@ async def running_gateway(
         **{name.replace("__", "."): value for name, value in overrides.items()},
     }
     settings = load_settings(config=None, environ=environ, overrides=values)
-    gateway = Gateway(settings, clock)
+    gateway = Gateway(settings, clock, store=MemoryStore() if store is None else store, wall=wall)
     config = server_config(gateway, host="127.0.0.1", port=0)
     config.loop = "none"
     server = GatewayServer(config, gateway)

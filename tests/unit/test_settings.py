@@ -270,10 +270,12 @@ keys:
 """
     ).keyring()
     assert not keyring.is_open
-    assert keyring.find(KEY) == Principal(tenant="acme", user="anonymous", tier=2, max_tier=2)
+    assert keyring.find(KEY) == Principal(
+        tenant="acme", user="anonymous", tier=2, max_tier=2, key_id=SHA[:12]
+    )
     assert keyring.find(OTHER_KEY) == Principal(
         tenant="acme", user="bob", tier=3, max_tier=0, models=frozenset({"x", "y"}),
-        speaks_for_users=True,
+        speaks_for_users=True, key_id=OTHER_SHA[:12],
     )  # fmt: skip
     assert keyring.find(b"another") is None
 

@@ -201,7 +201,6 @@ def test_web_pages_stay_out_of_an_open_gateway(load: Loading) -> None:
         ("listen: {admin_port: 9000}", "listen.admin_port"),
         ("media_urls: data-only", "media_urls"),
         ("cache_isolation: tenant", "cache_isolation"),
-        ("store: {url: 'sqlite:///x'}", "store"),
         ("redis: {url: 'redis://x'}", "redis"),
         ("tenants: [{name: a, tokens_per_minute: 9}]", "tenants[0].tokens_per_minute"),
         ("tenants: [{name: a, users: {b: {concurrent: 9}}}]", "tenants[0].users.b.concurrent"),
