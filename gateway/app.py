@@ -13,7 +13,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from gateway import __version__
-from gateway.admin.office import Office
+from gateway.admin.office import Office, homeless_tiers, moves
 from gateway.api.auth import Asking
 from gateway.api.crowd import UNBOUNDED, Crowd
 from gateway.api.doors import Doors, going
@@ -153,29 +153,30 @@ class Gateway:
 
     def objections(self, settings: Settings) -> tuple[str, ...]:
         """Why it could not go on with these settings, one line each."""
+        homeless = homeless_tiers(self.settings, settings)
         try:
             self.roster.plan(settings.addresses(), settings.lookups())
         except OSError as error:
             unreadable = f"replicas: a file with certificates cannot be read: {error}"
-            return (*_homeless(self.settings, settings), unreadable)
-        return _homeless(self.settings, settings)
+            return (*homeless, unreadable)
+        return homeless
 
     def reload(
-        self, settings: Settings, keyring: Keyring | None = None, *, is_lenient: bool = False
+        self, settings: Settings, keyring: Keyring | None = None, *, homeless_to: str | None = None
     ) -> frozenset[str]:
         """Go on with other settings; nothing that waits or runs is dropped.
 
         `keyring` are the keys from now on; None: those of the settings. Returns the top-level keys
         that changed. What cannot change while running (`FIXED`) stays as it is, and is told in the
-        log. Raises SettingsError, and changes nothing, where a tier is removed without a word on
-        its requests, unless `is_lenient`: they go to the last tier then; or where a replica's
-        certificates cannot be read.
+        log. Raises SettingsError, and changes nothing, where a replica's certificates cannot be
+        read, or a tier is removed without a word on its requests: not in `moved_to`, nor for all
+        such in `homeless_to`.
         """
         old = self.settings
         changed = _changed_keys(old, settings)
         settings = settings.model_copy(update={name: getattr(old, name) for name in FIXED})
-        homeless = _homeless(old, settings)
-        if homeless and not is_lenient:
+        homeless = homeless_tiers(old, settings)
+        if homeless and homeless_to is None:
             raise SettingsError(self.objections(settings))
         try:
             plan = self.roster.plan(settings.addresses(), settings.lookups())
@@ -184,7 +185,7 @@ class Gateway:
         policy = settings.policy()
         self.settings = settings
         self.keyring.become(settings.keyring() if keyring is None else keyring)
-        self._rule(old, policy)
+        self._rule(old, policy, homeless_to or settings.tier_names[-1])
         self._models.configure(
             frozenset(model.name for model in settings.models), settings.model_by_alias
         )
@@ -201,17 +202,15 @@ class Gateway:
         for name in sorted(changed & FIXED):
             RELOADS.warning("%s cannot change while running: it stays as it is", name)
         for line in homeless:
-            RELOADS.warning("%s: they go to the last tier", line)
+            RELOADS.warning("%s: they go to %s", line, homeless_to)
         RELOADS.info("changed: %s", ", ".join(sorted(changed - FIXED)) or "nothing")
         return changed - FIXED
 
-    def _rule(self, old: Settings, policy: Policy) -> None:
+    def _rule(self, old: Settings, policy: Policy, homeless_to: str) -> None:
         """The scheduler and all that counts tiers follow `policy`."""
         settings = self.settings
         ranks = _ranks(settings)
-        last = settings.tier_names[-1]
-        moved_to = {name: settings.moved_to.get(name, last)
-                    for name in old.tier_names if name not in ranks}  # fmt: skip
+        moved_to = moves(old, settings, homeless_to)
         tier_of = {
             rank: ranks[name if name in ranks else moved_to[name]]
             for rank, name in enumerate(old.tier_names)
@@ -427,15 +426,6 @@ def _memory(settings: Settings) -> int | None:
 
 def _ranks(settings: Settings) -> dict[str, int]:
     return {name: rank for rank, name in enumerate(settings.tier_names)}
-
-
-def _homeless(old: Settings, new: Settings) -> tuple[str, ...]:
-    """What is wrong with the change from one to the other, one line each."""
-    return tuple(
-        f"tiers: {name!r} was removed: say in moved_to where its requests go"
-        for name in old.tier_names
-        if name not in new.tier_names and name not in new.moved_to
-    )
 
 
 def _changed_keys(old: Settings, new: Settings) -> frozenset[str]:

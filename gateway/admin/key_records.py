@@ -41,14 +41,13 @@ def rotated(
     hashes: Iterable[Mapping[str, Any]], sha256: str, *, now: float, overlap_s: float
 ) -> list[dict[str, Any]]:
     """The hashes once `sha256` is handed out; what was good until now stays so for a while."""
-    good = [each for each in hashes if each["until"] is None or each["until"] > now]
-    # The one handed out last; an older one has had its overlap.
-    last = good[0] if good and overlap_s > 0.0 else None
     kept: list[dict[str, Any]] = [{"sha256": sha256, "until": None}]
-    if last is not None:
-        until = now + overlap_s
-        kept.append({"sha256": last["sha256"],
-                     "until": until if last["until"] is None else min(until, last["until"])})  # fmt: skip
+    good = [each for each in hashes if each["until"] is None or each["until"] > now]
+    if good and overlap_s > 0.0:
+        # The one handed out last; an older one has had its overlap.
+        last = good[0]
+        until = now + overlap_s if last["until"] is None else min(now + overlap_s, last["until"])
+        kept.append({"sha256": last["sha256"], "until": until})
     assert len(kept) <= HASHES_MAX
     return kept
 

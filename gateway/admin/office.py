@@ -40,6 +40,8 @@ POLL_S = 0.25
 """How often it is looked whether another gateway changed something."""
 RETRY_S = 5.0
 """How long after a fault of ours it is tried again."""
+HOMELESS = "tiers: "
+"""How an objection begins that is about requests whose tier would be gone."""
 PROBLEMS_TOLD = 20
 """Most faults of a refused change that its error lists."""
 
@@ -59,9 +61,13 @@ class House(Protocol):
         """Why it could not go on with these settings, one line each."""
 
     def reload(
-        self, settings: Settings, keyring: Keyring | None = None, *, is_lenient: bool = False
+        self, settings: Settings, keyring: Keyring | None = None, *, homeless_to: str | None = None
     ) -> frozenset[str]:
-        """Go on with other settings and keys, at once; nothing that waits or runs is dropped."""
+        """Go on with other settings and keys, at once; nothing that waits or runs is dropped.
+
+        `homeless_to`: the tier of requests of whose tier nobody says where they go. Raises
+        SettingsError where there are any and it is None, and for unreadable certificates.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +86,8 @@ class Judged:
     fitted: Fitted | None
     """None: only keys are touched."""
     keyring: Keyring | None = None
+    homeless_to: str | None = None
+    """Where requests go of whose tier the settings say nothing."""
 
 
 Plan = Callable[[], Sequence[Write]]
@@ -155,9 +163,7 @@ class Office:
         record_id: str | None = None,
     ) -> tuple[AuditEntry, ...]:  # fmt: skip
         """See `Store.audit`."""
-        return await self.store.audit(
-            before=before, limit=limit, kind=kind, record_id=record_id
-        )
+        return await self.store.audit(before=before, limit=limit, kind=kind, record_id=record_id)
 
     async def answered(self, idempotency_key: str) -> Answer | None:
         """See `Store.answered`."""
@@ -180,10 +186,13 @@ class Office:
         writes: Sequence[Write] | Plan,
         deed: Deed,
         answer: tuple[str, Answer] | None = None,
+        *,
+        homeless_to: str | None = None,
     ) -> int:
         """Make this part of the store and of the running gateway, all or nothing.
 
-        A plan is asked what to write once nothing else changes any more. Returns the new revision.
+        A plan is asked what to write once nothing else changes any more. `homeless_to` is the tier
+        of requests whose tier is gone where `moved_to` does not say it. Returns the new revision.
         Raises GatewayError where it makes no sense, ConflictError where another gateway changed
         the same, StoreError where it cannot be kept: what was not acknowledged may have been
         changed or not.
@@ -192,7 +201,7 @@ class Office:
             try:
                 await self._catch_up()
                 writes = tuple(writes() if callable(writes) else writes)
-                judgement = await self._judge(writes)
+                judgement = await self._judge(writes, homeless_to=homeless_to)
                 revision = await self.store.commit(writes, deed, answer)
             except StoreError as error:
                 self._lost(error)
@@ -208,10 +217,10 @@ class Office:
         self._publish(Changed(revision=revision, names=_names(writes), deed=deed))
         return revision
 
-    async def rehearse(self, plan: Plan) -> Settings:
+    async def rehearse(self, plan: Plan, *, homeless_to: str | None = None) -> Settings:
         """The settings that `plan` would lead to; nothing is changed. Raises as `change` does."""
         async with self._lock:
-            judgement = await self._judge(tuple(plan()))
+            judgement = await self._judge(tuple(plan()), homeless_to=homeless_to)
         return self.settings if judgement.fitted is None else judgement.fitted.settings
 
     async def reread(self, settings: Settings) -> frozenset[str]:
@@ -230,7 +239,13 @@ class Office:
             self._fitted = judgement.fitted
             return changed
 
-    async def _judge(self, writes: Sequence[Write], sources: Sources | None = None) -> Judged:
+    async def _judge(
+        self,
+        writes: Sequence[Write],
+        sources: Sources | None = None,
+        *,
+        homeless_to: str | None = None,
+    ) -> Judged:
         """Whether it can be done. Raises InvalidDocumentError."""
         if sources is None and all(_is_of_keys(write) for write in writes):
             return Judged(None)
@@ -247,13 +262,20 @@ class Office:
             lines = tuple(map(told, unfit.problems))
             raise _invalid(lines, dotted(unfit.problems[0].place) or None) from None
         keys = [record for record in records if record.kind == "key"]
-        objections = self.house.objections(found.settings) + self._homeless(found.settings, keys)
+        objections = self.house.objections(found.settings)
+        if homeless_to is None:
+            objections += self._homeless(found.settings, keys)
+        else:
+            if homeless_to not in found.settings.tier_names:
+                raise _invalid((f"moved_to: there is no tier {homeless_to!r}",), "moved_to")
+            objections = tuple(each for each in objections if not each.startswith(HOMELESS))
         if objections:
             raise _invalid(objections, objections[0].partition(":")[0])
+        keyring = self.house.keyring
         is_touched = any(write.kind == "key" for write in writes)
-        if not is_touched and _are_alike_to_keys(self.settings, found.settings):
-            return Judged(found, self.house.keyring)
-        return Judged(found, await self._keyring(found.settings, keys))
+        if is_touched or not _are_alike_to_keys(self.settings, found.settings):
+            keyring = await self._keyring(found.settings, keys)
+        return Judged(found, keyring, homeless_to)
 
     def _homeless(self, settings: Settings, keys: Sequence[Record]) -> tuple[str, ...]:
         """Tiers of keys that would be gone, where they are there now."""
@@ -275,7 +297,9 @@ class Office:
     def _apply(self, judgement: Judged, writes: Sequence[Write]) -> None:
         """Between two decisions: no await."""
         if judgement.fitted is not None:
-            self.house.reload(judgement.fitted.settings, judgement.keyring)
+            self.house.reload(
+                judgement.fitted.settings, judgement.keyring, homeless_to=judgement.homeless_to
+            )
             self._fitted = judgement.fitted
             return
         self._turn_keys(write.id for write in writes if write.kind == "key")
@@ -303,7 +327,7 @@ class Office:
                 kind, record_id, "; ".join(problems[:PROBLEMS_TOLD]),
             )  # fmt: skip
         try:
-            self.house.reload(found.settings, keyring, is_lenient=True)
+            self.house.reload(found.settings, keyring, homeless_to=found.settings.tier_names[-1])
         except SettingsError as error:
             LOGGER.error("what the store holds cannot be put into force: %s", error)
             self._turn_keys(self.records("key"))
@@ -393,6 +417,23 @@ class Office:
     def _publish(self, changed: Changed) -> None:
         for listener in self.listeners:
             listener(changed)
+
+
+def homeless_tiers(old: Settings, new: Settings) -> tuple[str, ...]:
+    """What the change from one to the other says too little of, one line each."""
+    return tuple(
+        f"{HOMELESS}{name!r} was removed: say in moved_to where its requests go"
+        for name in old.tier_names
+        if name not in new.tier_names and name not in new.moved_to
+    )
+
+
+def moves(old: Settings, new: Settings, homeless_to: str) -> dict[str, str]:
+    """Where the requests of each tier go that is gone."""
+    names = new.tier_names
+    return {
+        name: new.moved_to.get(name, homeless_to) for name in old.tier_names if name not in names
+    }
 
 
 def _names(writes: Sequence[Write]) -> tuple[Name, ...]:

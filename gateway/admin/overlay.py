@@ -14,7 +14,7 @@ from gateway.settings_sources import Place, Tree
 from gateway.tenancy.store.port import Kind, Record
 
 ORIGIN = "store"
-POLICY_SECTIONS = tuple(
+POLICY_SECTIONS: tuple[str, ...] = tuple(
     name
     for name in (
         "tiers", "service_tiers", "moved_to", "scheduling", "bounds", "retries", "scaling",
