@@ -5,16 +5,18 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from secrets import token_urlsafe
 from time import monotonic, time
 
 from fastapi import FastAPI
-from fastapi.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from gateway import __version__
+from gateway.admin.door import Lobby
 from gateway.admin.office import Office, homeless_tiers, moves
+from gateway.admin.office_routes import routers
+from gateway.admin.operators import Operators
 from gateway.api.auth import Asking
+from gateway.api.cors import with_cors
 from gateway.api.crowd import UNBOUNDED, Crowd
 from gateway.api.doors import Doors, going
 from gateway.api.front import Front
@@ -38,7 +40,7 @@ from gateway.telemetry.log import RequestLog
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.process import Told, families_of
 from gateway.telemetry.record import SettledRequest
-from gateway.tenancy.keys import Keyring, key_hash
+from gateway.tenancy.keys import Keyring
 from gateway.tenancy.store.opening import store_of
 from gateway.tenancy.store.port import Store
 from gateway.tenancy.users import UserNames
@@ -50,13 +52,10 @@ OVERLOAD = logging.getLogger("fairgate.overload")
 RELOADS = logging.getLogger("fairgate.reload")
 FIXED = frozenset({"listen", "store"})
 """Top-level keys that a running gateway cannot change."""
+OPERATORS_MAX = 256
+"""Connections to the operators' own listener."""
 SWEEP_EVERY_S = 1.0
 BUFFER_BYTES_MIN = 64 << 10
-EXPOSED_HEADERS = (
-    "x-request-id", "request-id", "x-fairgate-tier", "x-fairgate-queue-ms", "x-fairgate-replica",
-    "x-fairgate-position", "x-fairgate-model", "retry-after", "retry-after-ms", "x-should-retry",
-)  # fmt: skip
-"""What a web page of an allowed origin may read beside the body."""
 
 
 class Gateway:
@@ -83,11 +82,10 @@ class Gateway:
         self.dispatcher = Dispatcher(self.scheduler, clock, advised=self._advised)
         self.doors = Doors()
         self.crowd = Crowd()
+        self.operators_crowd = Crowd(OPERATORS_MAX)
         self.bound_connections(UNBOUNDED)
         self.fleet = self._fleet(policy)
         self.roster = Roster(self.fleet)
-        self.admin_key, admin_key_sha256 = _admin_key(settings)
-        self._made_key_sha256 = admin_key_sha256
         self.keyring = keyring = settings.keyring(wall)
         self.office = Office(self, store_of(settings.store.url) if store is None else store, wall)
         self._models = models = ModelTable(
@@ -105,16 +103,32 @@ class Gateway:
         places = Places()
         self.relay = self._relay(policy, places)
         stored = StoredResponses(places=places, fleet=self.fleet, keyring=keyring, asking=asking)
-        self._operations = operations = Operations(
-            keyring=keyring,
-            models=models,
-            metrics=self.metrics,
-            readiness=self._readiness,
-            operator_key_sha256=None if settings.is_local else admin_key_sha256,
+        self.operators = Operators(
+            settings,
+            dispatcher=self.dispatcher,
+            relay=self.relay,
+            fleet=self.fleet,
+            roster=self.roster,
+            wall=wall,
+            registry=self.office,
         )
-        self.app = build_app(operations, lifespan=self._lifespan)
-        front = Front(self.relay, stored, self.app, self.doors)
-        self.asgi = _with_cors(front, settings)
+        self.office.listeners.append(
+            lambda changed: self.operators.happenings.publish("store.changed", changed.told())
+        )
+        operations = Operations(keyring=keyring, models=models, readiness=self._readiness)
+        self._listen(operations, stored)
+
+    def _listen(self, operations: Operations, stored: StoredResponses) -> None:
+        """What is served on which listener."""
+        listen = self.settings.listen
+        public = build_app(operations, lifespan=self._lifespan)
+        more = routers(self.office)
+        lobby = Lobby(public, self.operators.door(public=public, metrics=self.metrics, more=more))
+        is_apart = listen.admin_port is not None
+        front = Front(self.relay, stored, public if is_apart else lobby, self.doors)
+        self.asgi = with_cors(front, listen.cors_origins)
+        self.asgi_of_operators: ASGIApp | None = lobby if is_apart else None
+        """For the listener of operators, where they have one of their own."""
         self.surplus: ASGIApp = front.surplus
         """For connections beyond the bound."""
 
@@ -189,10 +203,8 @@ class Gateway:
         self._models.configure(
             frozenset(model.name for model in settings.models), settings.model_by_alias
         )
-        if not settings.is_local:
-            key = settings.admin.key_sha256 or self._made_key_sha256
-            self._operations.operator_key_sha256 = key
         self.roster.follow(plan)
+        self.operators.configure(settings)
         self._forget_empty()
         self.bound_connections(self._connections_possible)
         self.pressure.configure(lag_max_s=settings.bounds.loop_lag_s, memory_max=_memory(settings))
@@ -243,7 +255,7 @@ class Gateway:
     def announce(self) -> None:
         """Not ready any more; what comes is served all the same."""
         self.doors.announce()
-        self.crowd.is_leaving = True
+        self.crowd.is_leaving = self.operators_crowd.is_leaving = True
 
     def refuse(self) -> None:
         """Refuse what comes; what waits and what runs goes on."""
@@ -257,6 +269,10 @@ class Gateway:
         """Refuse what waits and what comes; what runs goes on."""
         self.doors.shut()
         self.dispatcher.tell(Closed())
+
+    def hang_up(self) -> None:
+        """End what would go on for ever: operators listen no more."""
+        self.operators.close()
 
     def end(self) -> None:
         """Refuse what waits, end what runs; each client is told."""
@@ -275,6 +291,7 @@ class Gateway:
             self.roster.run_in(tasks)
             await self.office.start(tasks)
             self.roster.follow(self.roster.plan(self.settings.addresses(), self.settings.lookups()))
+            self.operators.drain()
             walk = watch(
                 self.relay,
                 tell=self.dispatcher.tell,
@@ -354,6 +371,7 @@ class Gateway:
             await asyncio.sleep(SWEEP_EVERY_S)
             self._forget_empty()
             self._share_buffers()
+            self.operators.look()
 
     def _share_buffers(self) -> None:
         """Where many answers run, a new connection holds less of its own for a slow client."""
@@ -392,6 +410,7 @@ class Gateway:
 
     def _advised(self, advice: ScaleAdvised) -> None:
         self.metrics.advised(advice.models, advice.replicas)
+        self.operators.advised(advice)
         models = ", ".join(sorted(advice.models))
         less = f" without {advice.remove}" if advice.remove else ""
         LOGGER.info("advised replicas for %s: %d%s", models, advice.replicas, less)
@@ -405,19 +424,6 @@ class Gateway:
 def set_log_level(settings: Settings) -> None:
     """Of our own messages."""
     logging.getLogger("fairgate").setLevel(settings.log.level.upper())
-
-
-def _with_cors(app: ASGIApp, settings: Settings) -> ASGIApp:
-    if not settings.listen.cors_origins:
-        return app
-    # In front of everything: what a page may not read it may as well not have asked.
-    return CORSMiddleware(
-        app,
-        allow_origins=list(settings.listen.cors_origins),
-        allow_methods=["GET", "POST"],
-        allow_headers=["*"],
-        expose_headers=list(EXPOSED_HEADERS),
-    )
 
 
 def _memory(settings: Settings) -> int | None:
@@ -436,12 +442,3 @@ def _changed_keys(old: Settings, new: Settings) -> frozenset[str]:
         for name, field in fields.items()
         if getattr(old, name) != getattr(new, name)
     )
-
-
-def _admin_key(settings: Settings) -> tuple[str | None, str]:
-    """(a key made now, None where one is configured; its hash)."""
-    configured = settings.admin.key_sha256
-    if configured is not None:
-        return None, configured
-    made = f"fgadm-{token_urlsafe(24)}"
-    return made, key_hash(made.encode("ascii"))

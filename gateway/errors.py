@@ -91,6 +91,15 @@ class OverloadedError(GatewayError):
     status, type, code = 503, "service_unavailable", "over_capacity"
 
 
+class CancelledByOperatorError(GatewayError):
+    """An operator ended the request; to send it again is not what was wanted."""
+
+    status, type, code = 503, "service_unavailable", "cancelled_by_operator"
+
+    def __init__(self) -> None:
+        super().__init__("An operator of the gateway ended this request.", should_retry=False)
+
+
 class UpstreamFailedError(GatewayError):
     """The engine, or the way to it, broke before it answered."""
 

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
@@ -13,6 +14,8 @@ from typing import Any, cast
 
 import uvicorn
 from rich.console import Console
+from starlette.types import ASGIApp
+from uvicorn.config import STARTUP_FAILURE
 
 from gateway import __version__
 from gateway.api.crowd import ClientConfig
@@ -61,6 +64,8 @@ class GatewayServer(uvicorn.Server):
         `load` reads the settings again, on SIGHUP and in a thread; None: the signal is not ours.
         """
         super().__init__(config)
+        self.operators_state = uvicorn.server.ServerState()
+        """Connections of operators, where they have a listener of their own."""
         self.status = 0
         self._gateway = gateway
         self._last_resort = last_resort
@@ -81,8 +86,34 @@ class GatewayServer(uvicorn.Server):
             self.status = 1
             LOGGER.error("the gateway cannot start: %s", self._gateway.office.fault or "see above")
             return
+        if self._gateway.asgi_of_operators is not None:
+            await self._listen_to_operators(self._gateway.asgi_of_operators)
         if self._load is not None:
             self._loop.add_signal_handler(signal.SIGHUP, self.reload)
+
+    async def _listen_to_operators(self, app: ASGIApp) -> None:
+        """A second listener in this process; it ends with the first."""
+        port = self._gateway.settings.listen.admin_port
+        config = operators_config(self._gateway, app, host=self.config.host, port=port or 0)
+        config.load()
+
+        def made() -> asyncio.Protocol:
+            connection = ClientConnection(
+                config, self.operators_state, self.lifespan.state, asyncio.get_running_loop()
+            )
+            return cast(asyncio.Protocol, connection)
+
+        try:
+            listener = await asyncio.get_running_loop().create_server(
+                made, host=config.host, port=config.port, backlog=config.backlog
+            )
+        except OSError as error:
+            LOGGER.error("operators cannot be listened to: %s", error)
+            for server in self.servers:
+                server.close()
+            await self.lifespan.shutdown()
+            sys.exit(STARTUP_FAILURE)
+        self.servers.append(listener)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal came: leave in steps; at once if it is the second, or nothing runs yet.
@@ -136,7 +167,9 @@ class GatewayServer(uvicorn.Server):
             now = asyncio.get_running_loop().time()
             for connection in self._connections():
                 connection.look(now, BODY_S)
-        return await super().on_tick(counter)
+        over = await super().on_tick(counter)
+        self.operators_state.default_headers = self.server_state.default_headers
+        return over
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close everything. What is still there has had its time: it is cut off."""
@@ -151,13 +184,13 @@ class GatewayServer(uvicorn.Server):
             server.close()
         for each in sockets or []:
             each.close()
+        self._gateway.hang_up()
         self._close_idle()
-        state = self.server_state
-        await self._until(lambda: not state.connections or self.force_exit, FLUSH_S)
+        await self._until(lambda: not self._connections() or self.force_exit, FLUSH_S)
         for connection in self._connections():
             connection.abort()
-        await self._until(lambda: not state.tasks, HURRY_S / 4 if self.force_exit else TASKS_S)
-        for task in list(state.tasks):
+        await self._until(lambda: not self._tasks(), HURRY_S / 4 if self.force_exit else TASKS_S)
+        for task in self._tasks():
             task.cancel()
         with suppress(TimeoutError):
             async with asyncio.timeout(HURRY_S / 4 if self.force_exit else LIFESPAN_S):
@@ -195,7 +228,15 @@ class GatewayServer(uvicorn.Server):
             connection.shutdown()
 
     def _connections(self) -> list[ClientConnection]:
-        return list(cast("set[ClientConnection]", self.server_state.connections))
+        states = (self.server_state, self.operators_state)
+        return [
+            cast(ClientConnection, connection)
+            for state in states
+            for connection in state.connections
+        ]
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return [*self.server_state.tasks, *self.operators_state.tasks]
 
     async def _until(self, condition: Callable[[], bool], within_s: float) -> None:
         """Wait until it holds, or for so long."""
@@ -207,8 +248,21 @@ class GatewayServer(uvicorn.Server):
 
 def server_config(gateway: Gateway, *, host: str, port: int) -> uvicorn.Config:
     """The one way in which uvicorn is set up, for the command and for tests."""
-    config = ClientConfig(
-        gateway.asgi,
+    config = _config(gateway.asgi, host=host, port=port)
+    config.crowd, config.surplus = gateway.crowd, gateway.surplus
+    return config
+
+
+def operators_config(gateway: Gateway, app: ASGIApp, *, host: str, port: int) -> uvicorn.Config:
+    """The same for the operators' own listener."""
+    config = _config(app, host=host, port=port)
+    config.crowd, config.surplus = gateway.operators_crowd, app
+    return config
+
+
+def _config(app: ASGIApp, *, host: str, port: int) -> ClientConfig:
+    return ClientConfig(
+        app,
         host=host,
         port=port,
         loop="uvloop",
@@ -222,8 +276,6 @@ def server_config(gateway: Gateway, *, host: str, port: int) -> uvicorn.Config:
         backlog=BACKLOG,
         timeout_keep_alive=CLIENT_KEEPALIVE_S,
     )
-    config.crowd, config.surplus = gateway.crowd, gateway.surplus
-    return config
 
 
 def serve(settings: Settings, load: Callable[[], Settings] | None = None) -> None:
@@ -257,11 +309,14 @@ def _exit_within(seconds: float, status: int) -> None:
 def _announce(gateway: Gateway, console: Console) -> None:
     settings = gateway.settings
     base = f"http://{settings.listen.host}:{settings.listen.port}"
-    console.print(f"fairgate {__version__} on {base}  (docs: {base}/docs)")
+    apart = settings.listen.admin_port
+    docs = base if apart is None else f"http://{settings.listen.host}:{apart}"
+    console.print(f"fairgate {__version__} on {base}  (docs: {docs}/docs)")
     if settings.is_open:
         console.print("open mode: no API key is configured, so only this machine is served")
-    if gateway.admin_key is not None and not settings.is_local:
-        console.print(f"admin key for /metrics and /docs, made for this run: {gateway.admin_key}")
+    made = gateway.operators.made_key
+    if made is not None and not settings.is_local:
+        console.print(f"admin key for /admin, /metrics and /docs, made for this run: {made}")
 
 
 def _calm_collector() -> None:

@@ -5,6 +5,7 @@ a value came from is not known here. docs/configuration.md explains each key and
 against this file.
 """
 
+import ipaddress
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -107,6 +108,13 @@ def checked_url(value: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{path}"
 
 
+def checked_upstream(value: str) -> str:
+    """A name, an address or a network that there can be."""
+    if "/" in value or ":" in value:
+        ipaddress.ip_network(value, strict=False)
+    return value
+
+
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
@@ -136,6 +144,18 @@ Dns = Annotated[
         r"[A-Za-z0-9._-]+:[1-9]\d{0,4}", "must be a name with its port, like vllm-headless:8000"
     ),
 ]
+OperatorName = Annotated[
+    str,
+    matching(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", "must have 1 to 64 of A-Z, a-z, 0-9, ., _, @, -"),
+]
+Upstream = Annotated[
+    str,
+    matching(
+        r"(\*\.)?[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+(/\d{1,3})?",
+        "must be a name, *.suffix, an address, or a network like 10.0.0.0/8",
+    ),
+    AfterValidator(checked_upstream),
+]
 Switch = Annotated[bool, BeforeValidator(switched)]
 Origin = Annotated[
     str,
@@ -159,6 +179,7 @@ class ListenSection(Section):
 
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    admin_port: Annotated[int, Field(ge=0, le=65535)] | None = None
     cors_origins: Annotated[tuple[Origin, ...], Strict(strict=False)] = ()
 
 
@@ -370,10 +391,19 @@ class KeySection(Section):
     limits: LimitsSection = LimitsSection()
 
 
+class AdminKeySection(Section):
+    """One operator's key, known by its hash only."""
+
+    name: OperatorName
+    key_sha256: Sha256
+
+
 class AdminSection(Section):
-    """Who may operate the gateway."""
+    """Who may operate the gateway, and where the replicas may be that they add."""
 
     key_sha256: Sha256 | None = None
+    keys: Annotated[tuple[AdminKeySection, ...], Strict(strict=False)] = ()
+    upstreams: Annotated[tuple[Upstream, ...], Strict(strict=False)] = ()
 
 
 class StoreSection(Section):

@@ -25,7 +25,6 @@ _LIMITS = ("requests_per_minute", "tokens_per_minute", "concurrent", "budget")
 
 # `*` stands for any index or name. Null is accepted, and so are the words that say "off".
 KEYS_NOT_YET: Mapping[str, tuple[object, ...]] = {
-    "listen.admin_port": (),
     "media_urls": (),
     "cache_isolation": ("none",),
     "redis": (),

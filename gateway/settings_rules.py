@@ -12,7 +12,9 @@ from typing import TypeVar
 from gateway.core.policy import DEFAULT_TIERS, Scaling
 from gateway.settings_document import (
     SERVICE_TIERS,
+    AdminSection,
     KeySection,
+    ListenSection,
     ModelSection,
     ReplicaSection,
     ScalingSection,
@@ -47,6 +49,7 @@ def violations(values: Mapping[str, object], parts: Parts) -> Iterator[Problem]:
     yield from _scaling(parts)
     yield from _store(parts)
     yield from _exposure(values)
+    yield from _admin(parts)
 
 
 def placed_replicas(parts: Parts) -> list[tuple[Place, ReplicaSection]]:
@@ -259,8 +262,10 @@ def _exposure(values: Mapping[str, object]) -> Iterator[Problem]:
         return
     host = listen.get("host")
     is_elsewhere = isinstance(host, str) and not is_loopback(host)
+    admin = values.get("admin")
+    is_operated = isinstance(admin, Mapping) and (admin.get("key_sha256") or admin.get("keys"))
     # With an admin key nobody gets in until a key is made at run time.
-    if is_elsewhere and not (values.get("admin") or values.get("insecure_no_auth")):
+    if is_elsewhere and not (is_operated or values.get("insecure_no_auth")):
         yield Problem(
             ("listen", "host"),
             f"{host!r} is not allowed without keys: anybody could use the engines; "
@@ -273,6 +278,31 @@ def _exposure(values: Mapping[str, object]) -> Iterator[Problem]:
             ("listen", "cors_origins"),
             "* is not allowed without keys: any web page could use the engines",
         )
+
+
+def _admin(parts: Parts) -> Iterator[Problem]:
+    """Operators are told apart by name and key, and from users; their port is one of its own."""
+    listen, admin = parts.get(("listen",)), parts.get(("admin",))
+    if isinstance(listen, ListenSection) and listen.port and listen.admin_port == listen.port:
+        yield Problem(("listen", "admin_port"), "must be another port than listen.port")
+    if not isinstance(admin, AdminSection):
+        return
+    places: list[Place] = [("admin", "keys", index) for index, _ in enumerate(admin.keys)]
+    yield from _repeated(
+        [((*place, "name"), key.name) for place, key in zip(places, admin.keys, strict=True)],
+        "another admin key has this name",
+    )
+    hashes: list[tuple[Place, Hashable]] = [
+        ((*place, "key_sha256"), key.key_sha256)
+        for place, key in zip(places, admin.keys, strict=True)
+    ]
+    if admin.key_sha256 is not None:
+        hashes.insert(0, (("admin", "key_sha256"), admin.key_sha256))
+    yield from _repeated(hashes, "another admin key has this hash")
+    users = {key.key_sha256 for _, key in _sections(parts, KeySection)}
+    for place, hash_ in hashes:
+        if hash_ in users:
+            yield Problem(place, "a user's key has this hash")
 
 
 def _no_such_tier(tier: str, tiers: tuple[str, ...]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import time
-from typing import Protocol
+from typing import Any, Protocol
 
 from gateway.admin.fitting import Fitted, UnfitError, fitted, judged, told
 from gateway.admin.key_records import ACCESS, homeless, key_of, keyring_of
@@ -40,6 +40,8 @@ POLL_S = 0.25
 """How often it is looked whether another gateway changed something."""
 RETRY_S = 5.0
 """How long after a fault of ours it is tried again."""
+NAMES_TOLD = 100
+"""Most records of one change that are named to who listens."""
 HOMELESS = "tiers: "
 """How an objection begins that is about requests whose tier would be gone."""
 PROBLEMS_TOLD = 20
@@ -77,6 +79,17 @@ class Changed:
     revision: int
     names: tuple[Name, ...]
     deed: Deed | None
+
+    def told(self) -> dict[str, Any]:
+        """For who listens to what happens."""
+        deed = self.deed
+        return {
+            "revision": self.revision,
+            "records": [{"kind": kind, "id": id} for kind, id in self.names[:NAMES_TOLD]],
+            "who": None if deed is None else deed.who,
+            "action": None if deed is None else deed.action,
+            "request_id": None if deed is None else deed.request_id,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ class Life:
 
     __slots__ = (
         "asked", "attempts", "began_at", "body_bytes", "broke_at", "call", "continuations",
-        "first_at", "forwarded", "is_movable", "model", "moves", "obstacle", "outcome", "pinned",
-        "position", "prefix", "refusals", "replica", "request_id", "route", "sent_at", "strand",
+        "farewell", "first_at", "forwarded", "is_movable", "model", "moves", "obstacle", "outcome",
+        "pinned", "position", "prefix", "refusals", "replica", "request_id", "route", "sent_at", "strand",
         "task", "told_at", "tpot_s", "usage", "verdict", "waited_s",
     )  # fmt: skip
 
@@ -51,6 +51,8 @@ class Life:
         self.tpot_s: float | None = None
         self.usage: Usage | None = None
         self.outcome = "done"
+        self.farewell: GatewayError | None = None
+        """What its client is told, where it is ended for no fault of anybody."""
         self.strand: Strand | None = None
         """A broken stream that is to go on on another replica."""
         self.verdict: Verdict | None = None
@@ -133,6 +135,12 @@ class Life:
             is_continuation=True,
             is_continuable=True,
         )
+
+    def end(self, farewell: GatewayError) -> None:
+        """It must not go on, wherever it is: end it, and tell its client."""
+        if self.farewell is None and self.task is not None:
+            self.farewell = farewell
+            self.task.cancel()
 
     def failed(self, error: GatewayError) -> None:
         """The client got an error."""

@@ -136,7 +136,10 @@ class Relay:
             reply.cut()
         except asyncio.CancelledError:
             life.outcome = "cancelled"
-            raise
+            if life.farewell is None or _is_cancelled_again(life):
+                raise
+            life.failed(life.farewell)
+            await reply.fail(life.farewell)
         except Exception:
             # A fault of ours: told in the client's shape, written to the log, and never swallowed.
             LOGGER.exception("request %s failed inside the gateway", life.request_id)
@@ -273,6 +276,11 @@ class Relay:
             finally:
                 del self.open[exchange]
                 exchange.close()
+
+
+def _is_cancelled_again(life: Life) -> bool:
+    """Whether somebody else, too, cancelled the task of a request that is to be ended."""
+    return life.task is not None and life.task.uncancel() > 0
 
 
 def _new_id() -> str:

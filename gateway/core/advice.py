@@ -24,7 +24,7 @@ def consider_scaling(
         return
     pool.looked_at = now
     usable = [each for each in pool.replicas.values() if each.is_usable]
-    value = _signal(pool, usable)
+    value = fleet_signal(pool, usable)
     advised = pool.advisor.advise(
         value, replicas=len(usable), has_waiting=is_asked_for or pool.count > 0, now=now,
         scaling=state.policy.scaling,
@@ -34,7 +34,7 @@ def consider_scaling(
         out.append(ScaleAdvised(pool.models, advised, remove))
 
 
-def _signal(pool: Pool, usable: list[Replica]) -> float:
+def fleet_signal(pool: Pool, usable: list[Replica]) -> float:
     """Free capacity less what waits, as a share of the fleet's capacity.
 
     A replica is as full as whatever it has least of: KV, slots, or sequences at its TPOT limit.

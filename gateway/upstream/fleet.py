@@ -186,6 +186,11 @@ class Fleet:
         member = self._members.get(name)
         return None if member is None else member.address
 
+    def is_wanted(self, name: str) -> bool:
+        """Whether it is one of the replicas that there should be."""
+        member = self._members.get(name)
+        return member is not None and not member.is_retiring
+
     def names(self) -> frozenset[str]:
         """All replicas, by name."""
         return frozenset(self._members)

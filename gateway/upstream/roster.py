@@ -113,6 +113,14 @@ class Roster:
         for name in sorted(self._fleet.names() - self._wanted()):
             self._fleet.retire(name, is_replaced=bool(plan.made))
 
+    def behind(self) -> dict[str, str]:
+        """The DNS name, with its port, of each replica that was found behind one."""
+        return {
+            address.name: f"{host}:{port}"
+            for (host, port), watched in self._watches.items()
+            for address in watched.addresses()
+        }
+
     def close(self) -> None:
         """Look nothing up any more."""
         for watched in self._watches.values():

@@ -175,7 +175,7 @@ async def test_without_a_configured_admin_key_one_is_made(engine: Emulator) -> N
     ):
         assert (await http.post(GENERATE, json=CHAT)).status_code == 200
         assert (await http.get("/metrics")).status_code == 403
-        made = running.gateway.admin_key
+        made = running.gateway.operators.made_key
         assert made is not None
         assert (await http.get("/metrics", headers={"x-api-key": made})).status_code == 200
 

@@ -3,16 +3,9 @@
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 import httpx
-from fastapi import FastAPI
-
-from gateway.admin import keys, policy, problems, tenants, tiers, users
-from gateway.admin.door import REQUEST_ID, WHO
-from gateway.api.ops import on_gateway_error
-from gateway.errors import GatewayError
 from tests.support.gateway import Running, client, running_gateway
 
 V1 = "/admin/v1"
@@ -74,24 +67,13 @@ class Operated:
 
 
 @asynccontextmanager
-async def operated(*replicas: str | Mapping[str, object], **options: Any) -> AsyncIterator[Operated]:
+async def operated(
+    *replicas: str | Mapping[str, object], **options: Any
+) -> AsyncIterator[Operated]:
     """A gateway before `replicas`; options as for `running_gateway`."""
-    async with running_gateway(*replicas, **options) as running, client(running) as http:
-        transport = httpx.ASGITransport(_application(running))
-        async with httpx.AsyncClient(transport=transport, base_url="http://operators") as admin:
-            yield Operated(running, http, admin)
-
-
-def _application(running: Running) -> Any:
-    app = FastAPI(redirect_slashes=False)
-    app.add_exception_handler(GatewayError, on_gateway_error)
-    problems.install(app)
-    for each in (policy, tiers, tenants, users, keys):
-        app.include_router(each.router(running.gateway.office), prefix=V1)
-    numbers = count(1)
-
-    async def known(scope: Any, receive: Any, send: Any) -> None:
-        scope[WHO], scope[REQUEST_ID] = "tester", f"request-{next(numbers)}"
-        await app(scope, receive, send)
-
-    return known
+    async with (
+        running_gateway(*replicas, **options) as running,
+        client(running) as http,
+        client(running) as admin,
+    ):
+        yield Operated(running, http, admin)

@@ -198,7 +198,6 @@ def test_web_pages_stay_out_of_an_open_gateway(load: Loading) -> None:
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        ("listen: {admin_port: 9000}", "listen.admin_port"),
         ("media_urls: data-only", "media_urls"),
         ("cache_isolation: tenant", "cache_isolation"),
         ("redis: {url: 'redis://x'}", "redis"),

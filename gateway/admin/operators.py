@@ -1,0 +1,135 @@
+"""The operators' side of one gateway as a whole: who gets in, what is told, what is watched.
+
+It follows the settings; which listener it stands behind is decided by whoever serves it.
+"""
+
+from collections.abc import Callable, Iterable
+from secrets import token_hex, token_urlsafe
+
+from fastapi import APIRouter, FastAPI
+
+from gateway.admin import routes
+from gateway.admin.desk import Desk
+from gateway.admin.door import Door
+from gateway.admin.events import Happenings
+from gateway.admin.guard import ADMIN, AdminKey, Guard
+from gateway.admin.registry import NoRegistry, Registry, drained_names
+from gateway.admin.replica_watch import ReplicaWatch
+from gateway.admin.upstreams import Upstreams
+from gateway.api.relay import Relay
+from gateway.core.messages import DrainAsked, ScaleAdvised
+from gateway.runtime.dispatcher import Dispatcher
+from gateway.settings import Settings
+from gateway.telemetry.metrics import Metrics
+from gateway.tenancy.keys import key_hash
+from gateway.upstream.fleet import Fleet
+from gateway.upstream.roster import Roster
+
+EPOCH_BYTES = 4
+KEY_BYTES = 24
+
+
+class Operators:
+    """Who gets in, what is told, what is watched."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        dispatcher: Dispatcher,
+        relay: Relay,
+        fleet: Fleet,
+        roster: Roster,
+        wall: Callable[[], float],
+        registry: Registry | None = None,
+    ) -> None:
+        """`registry`: None keeps nothing, so that nothing can be changed."""
+        self._settings = settings
+        made = f"fgadm-{token_urlsafe(KEY_BYTES)}"
+        self._made_sha256 = key_hash(made.encode("ascii"))
+        self.made_key = None if _is_configured(settings) else made
+        """An admin key that was made for this run; None where one is configured."""
+        self._tell = dispatcher.tell
+        self._fleet = fleet
+        self._scheduler = dispatcher.scheduler
+        self._clock = dispatcher.clock
+        self._drained: frozenset[str] = frozenset()
+        self.happenings = Happenings(token_hex(EPOCH_BYTES), wall)
+        self._watch = ReplicaWatch(self.happenings)
+        self._upstreams = Upstreams(settings.admin.upstreams)
+        self._guard = Guard(
+            self._keys(), is_open=self._needs_no_key(), clock=dispatcher.clock
+        )  # fmt: skip
+        self.desk = Desk(
+            scheduler=dispatcher.scheduler,
+            tell=dispatcher.tell,
+            relay=relay,
+            fleet=fleet,
+            roster=roster,
+            registry=NoRegistry() if registry is None else registry,
+            settings=lambda: self._settings,
+            happenings=self.happenings,
+            upstreams=self._upstreams,
+            clock=dispatcher.clock,
+            wall=wall,
+        )
+
+    def door(self, *, public: FastAPI, metrics: Metrics, more: Iterable[APIRouter] = ()) -> Door:
+        """The way in; see `routes.door`."""
+        return routes.door(
+            self.desk, public=public, metrics=metrics, guard=self._guard, more=more
+        )  # fmt: skip
+
+    def configure(self, settings: Settings) -> None:
+        """Follow other settings, and what the registry says of drained replicas."""
+        self._settings = settings
+        self._guard.configure(self._keys(), is_open=self._needs_no_key())
+        self._upstreams.configure(settings.admin.upstreams)
+        self.drain()
+
+    def drain(self) -> None:
+        """Have the replicas drained that an operator drained, and no others of theirs.
+
+        To be called once the replicas of the start are there, and after each change.
+        """
+        wanted = drained_names(self.desk.registry.contents.records)
+        for name in sorted(wanted - self._drained):
+            self._tell(DrainAsked(name))
+        for name in sorted(self._drained - wanted):
+            # One that is no longer wanted is drained for that, and stays so.
+            if self._fleet.is_wanted(name):
+                self._tell(DrainAsked(name, draining=False))
+        self._drained = wanted
+
+    def look(self) -> None:
+        """Tell listeners what became of the replicas; once a second."""
+        self._watch.look(self._fleet.statuses(), self._scheduler.replicas, self._clock())
+
+    def advised(self, advice: ScaleAdvised) -> None:
+        """Tell listeners how many replicas there should be."""
+        self.happenings.publish(
+            "scale.advised",
+            {
+                "models": sorted(advice.models),
+                "replicas": advice.replicas,
+                "remove": advice.remove,
+            },
+        )
+
+    def close(self) -> None:
+        """Whoever listens is told that this is the end."""
+        self.happenings.close()
+
+    def _keys(self) -> tuple[AdminKey, ...]:
+        admin = self._settings.admin
+        keys = [AdminKey(key.name, key.key_sha256) for key in admin.keys]
+        if admin.key_sha256 is not None:
+            keys.append(AdminKey(ADMIN, admin.key_sha256))
+        return tuple(keys) or (AdminKey(ADMIN, self._made_sha256),)
+
+    def _needs_no_key(self) -> bool:
+        return self._settings.is_local and not _is_configured(self._settings)
+
+
+def _is_configured(settings: Settings) -> bool:
+    return settings.admin.key_sha256 is not None or bool(settings.admin.keys)

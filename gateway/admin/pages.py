@@ -1,0 +1,40 @@
+"""The operators' pages: metrics, and what may be asked as a document and as a page."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import HTMLResponse, PlainTextResponse, Response
+
+from gateway.admin.problems import documented
+from gateway.telemetry.metrics import Metrics
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+SAMPLE = 'fairgate_flow_control_queue_size{tier="standard",model="llama-3-8b"} 3\n'
+
+
+def router(metrics: Metrics, document: Callable[[], dict[str, Any]]) -> APIRouter:
+    """`/metrics`, `/docs` and `/openapi.json`."""
+    routes = APIRouter(tags=["pages"])
+
+    @routes.get(
+        "/metrics", summary="Metrics, in Prometheus' text format",
+        response_class=PlainTextResponse,
+        responses={**documented(), 200: {"content": {"text/plain": {"example": SAMPLE}}}},
+    )  # fmt: skip
+    async def metrics_text() -> Response:
+        return Response(metrics.text(), media_type=METRICS_TYPE)
+
+    @routes.get(
+        "/docs", summary="This document as a page", response_class=HTMLResponse,
+        responses=documented(),
+    )  # fmt: skip
+    async def docs() -> HTMLResponse:
+        return get_swagger_ui_html(openapi_url="/openapi.json", title="fairgate")
+
+    @routes.get("/openapi.json", summary="This document", responses=documented())
+    async def openapi() -> dict[str, Any]:
+        return document()
+
+    return routes

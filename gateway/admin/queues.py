@@ -1,0 +1,160 @@
+"""What waits, by model, tier, tenant and user: how much, how long already, and who is next.
+
+Counted anew for each look, in steps short enough for the loop; the scheduler keeps no such sums.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.admin.desk import Desk
+from gateway.admin.paging import Listing, Page, page_of
+from gateway.admin.problems import documented
+from gateway.core.flows import Waiting
+from gateway.core.state import State
+
+STEP = 2_000
+"""Requests that are looked at before others have their turn."""
+
+
+class QueueView(BaseModel):
+    """The requests of one user that wait for one model in one tier.
+
+    In a tier the tenant with the smallest virtual start is served next, and in it the user with the
+    smallest; being served moves both on by the cost of the request over the weight.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "object": "queue", "model": "llama-3-8b", "tier": "standard", "tenant": "acme",
+                "user": "alice", "waiting": 3, "oldest_wait_s": 2.4, "tenant_weight": 2.0,
+                "user_weight": 1.0, "tenant_virtual_start": 5120.0, "user_virtual_start": 880.0,
+                "virtual_time": 5004.0, "waiting_cost": 2310.0,
+            }
+        }
+    )  # fmt: skip
+    object: Literal["queue"] = "queue"
+    model: str
+    tier: str
+    tenant: str
+    user: str
+    waiting: int = Field(description="Requests.")
+    oldest_wait_s: float = Field(description="How long the one that came first has waited.")
+    waiting_cost: float = Field(description="What they are predicted to cost, in the cost unit.")
+    tenant_weight: float
+    user_weight: float
+    tenant_virtual_start: float = Field(description="Among the tenants of the tier.")
+    user_virtual_start: float = Field(description="Among the users of the tenant.")
+    virtual_time: float = Field(description="Of the tier: the tenant's start at the last grant.")
+
+
+class QueuesAsked(Page):
+    """Which of them."""
+
+    model: Annotated[str | None, Field(max_length=256)] = None
+    tier: Annotated[str | None, Field(max_length=64)] = None
+    tenant: Annotated[str | None, Field(max_length=256)] = None
+    user: Annotated[str | None, Field(max_length=256)] = None
+
+
+@dataclass(slots=True)
+class Group:
+    """Requests of one user for one model in one tier."""
+
+    model: str
+    tier: int
+    tenant: str
+    user: str
+    sample: Waiting
+    count: int = 0
+    cost: float = 0.0
+    since: float = float("inf")
+
+    @property
+    def key(self) -> tuple[str, int, str, str]:
+        """Where it stands in the list."""
+        return (self.model, self.tier, self.tenant, self.user)
+
+
+def router(desk: Desk) -> APIRouter:
+    """The route `/queues`."""
+    routes = APIRouter(prefix="/queues", tags=["queues"])
+
+    @routes.get("", summary="What waits, by model, tier, tenant and user", responses=documented())
+    async def queues(asked: Annotated[QueuesAsked, Query()]) -> Listing[QueueView]:
+        groups = await grouped(desk.scheduler, asked)
+        now = desk.clock()
+        # What left its flow while others were counted is told without a place any more.
+        here = [each for each in groups if each.sample.lane is not None]
+        found = page_of(
+            here, asked, key=lambda each: each.key,
+            view=lambda each: _view(desk.scheduler, each, now),
+        )  # fmt: skip
+        return Listing[QueueView](**found)
+
+    return routes
+
+
+async def grouped(state: State, asked: QueuesAsked) -> list[Group]:
+    """All groups that are asked for, in no order."""
+    groups: dict[tuple[str, int, str, str], Group] = {}
+    line = list(state.waiting.values())
+    for begin in range(0, len(line), STEP):
+        if begin:
+            await asyncio.sleep(0)
+        for waiting in line[begin : begin + STEP]:
+            # Its ticket is gone where it left meanwhile.
+            if waiting.ticket and _is_asked(state, waiting, asked):
+                _add(groups, waiting)
+    return list(groups.values())
+
+
+def _is_asked(state: State, waiting: Waiting, asked: QueuesAsked) -> bool:
+    request = waiting.request
+    return (
+        asked.model in (None, request.model)
+        and asked.tenant in (None, request.tenant)
+        and asked.user in (None, request.user)
+        and asked.tier in (None, state.policy.tiers[request.tier].name)
+    )
+
+
+def _add(groups: dict[tuple[str, int, str, str], Group], waiting: Waiting) -> None:
+    request = waiting.request
+    key = (request.model, request.tier, request.tenant, request.user)
+    group = groups.get(key)
+    if group is None:
+        group = groups[key] = Group(*key, sample=waiting)
+    elif not group.sample.ticket:
+        group.sample = waiting
+    group.count += 1
+    group.cost += waiting.cost
+    group.since = min(group.since, request.arrived_at)
+
+
+def _view(state: State, group: Group, now: float) -> QueueView:
+    lane = group.sample.lane
+    assert lane is not None
+    assert lane.parent is not None
+    user, tenant = lane.flow, lane.parent.flow
+    assert user is not None
+    assert tenant is not None
+    queue = state.pool_by_model[group.model].queues[group.tier]
+    return QueueView(
+        model=group.model,
+        tier=state.policy.tiers[group.tier].name,
+        tenant=group.tenant,
+        user=group.user,
+        waiting=group.count,
+        oldest_wait_s=round(max(0.0, now - group.since), 3),
+        waiting_cost=group.cost,
+        tenant_weight=tenant.weight,
+        user_weight=user.weight,
+        tenant_virtual_start=tenant.start,
+        user_virtual_start=user.start,
+        virtual_time=queue.virtual,
+    )

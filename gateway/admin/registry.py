@@ -1,0 +1,94 @@
+"""The one way in which operators change what is kept: the port, and what is read from it.
+
+How a change is validated, kept and applied is not known here.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from gateway.tenancy.store.port import (
+    Answer,
+    AuditEntry,
+    Contents,
+    Deed,
+    Kind,
+    Record,
+    StoreError,
+    Write,
+)
+
+
+class Registry(Protocol):
+    """What was decided at run time. All methods raise StoreError when it cannot be reached."""
+
+    @property
+    def contents(self) -> Contents:
+        """What is in effect in this gateway."""
+        ...
+
+    async def change(
+        self, writes: Sequence[Write], deed: Deed, answer: tuple[str, Answer] | None = None
+    ) -> int:
+        """Validate, keep and apply `writes`, all or nothing; returns the new revision.
+
+        Raises GatewayError where they make no sense, ConflictError where something changed.
+        """
+        ...
+
+    async def audit(
+        self, *, before: int | None = None, limit: int = 100, kind: Kind | None = None,
+        record_id: str | None = None,
+    ) -> tuple[AuditEntry, ...]:  # fmt: skip
+        """See `Store.audit`."""
+        ...
+
+    async def answered(self, idempotency_key: str) -> Answer | None:
+        """See `Store.answered`."""
+        ...
+
+
+DRAINED = "drained"
+"""Field of a replica's record; a record without url and dns is that flag of a configured one."""
+
+
+def records_of(records: Iterable[Record], kind: Kind) -> Mapping[str, Record]:
+    """The records of one kind by their id."""
+    return {record.id: record for record in records if record.kind == kind}
+
+
+def is_address(body: Mapping[str, Any]) -> bool:
+    """Whether a replica's record says where the replica is."""
+    return body.get("url") is not None or body.get("dns") is not None
+
+
+def drained_names(records: Iterable[Record]) -> frozenset[str]:
+    """Replicas that an operator drained: to be told to the scheduler after each start."""
+    return frozenset(
+        record.id for record in records if record.kind == "replica" and record.body.get(DRAINED)
+    )
+
+
+class NoRegistry:
+    """Of a gateway that keeps nothing: it can be looked at, and not be changed."""
+
+    @property
+    def contents(self) -> Contents:
+        """Nothing."""
+        return Contents(revision=0)
+
+    async def change(
+        self, writes: Sequence[Write], deed: Deed, answer: tuple[str, Answer] | None = None
+    ) -> int:
+        """Raises StoreError."""
+        raise StoreError("this gateway has no store")
+
+    async def audit(
+        self, *, before: int | None = None, limit: int = 100, kind: Kind | None = None,
+        record_id: str | None = None,
+    ) -> tuple[AuditEntry, ...]:  # fmt: skip
+        """Nothing was ever changed."""
+        return ()
+
+    async def answered(self, idempotency_key: str) -> Answer | None:
+        """Nothing was answered."""
+        return None

@@ -1,0 +1,87 @@
+"""How many replicas each pool should have, and by what that is judged."""
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.admin.desk import Desk
+from gateway.admin.paging import Listing, Page, page_of
+from gateway.admin.problems import documented
+from gateway.core.advice import fleet_signal
+from gateway.core.pool import Pool
+
+
+class AdviceView(BaseModel):
+    """Advice for the replicas that share models."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "object": "advice", "models": ["llama-3-8b"], "replicas": 2, "usable": 2,
+                "advised": 3, "advised_for_s": 12.5, "signal": -0.31, "below": -0.1, "above": 0.6,
+                "below_for_s": None, "above_for_s": None, "min": 0, "max": 8, "hold_s": 30.0,
+                "cooldown_s": 60.0, "waiting": 41,
+            }
+        }
+    )  # fmt: skip
+    object: Literal["advice"] = "advice"
+    models: list[str] = Field(description="What these replicas serve.")
+    replicas: int = Field(description="How many there are.")
+    usable: int = Field(description="Those of them that take anything new.")
+    advised: int | None = Field(description="How many there should be; null: nothing was said yet.")
+    advised_for_s: float | None = Field(description="Seconds since that was said.")
+    signal: float = Field(
+        description="Free capacity less what waits, as a share of all capacity: -2 to 1."
+    )
+    below: float = Field(description="Below this signal more replicas are advised.")
+    above: float = Field(description="Above this signal fewer are.")
+    below_for_s: float | None = Field(description="Seconds that it has been below.")
+    above_for_s: float | None = Field(description="Seconds that it has been above.")
+    min: int
+    max: int
+    hold_s: float = Field(description="How long the signal must stay beyond a threshold.")
+    cooldown_s: float = Field(description="Seconds between two advices.")
+    waiting: int = Field(description="Requests that wait.")
+
+
+def router(desk: Desk) -> APIRouter:
+    """The route `/scale`."""
+    routes = APIRouter(prefix="/scale", tags=["scale"])
+
+    @routes.get("", summary="How many replicas there should be", responses=documented())
+    async def scale(page: Annotated[Page, Query()]) -> Listing[AdviceView]:
+        now = desk.clock()
+        found = page_of(
+            desk.scheduler.pools, page, key=lambda pool: tuple(sorted(pool.models)[:1]),
+            view=lambda pool: _view(pool, now),
+        )  # fmt: skip
+        return Listing[AdviceView](**found)
+
+    return routes
+
+
+def _view(pool: Pool, now: float) -> AdviceView:
+    usable = [each for each in pool.replicas.values() if each.is_usable]
+    scaling, said = pool.policy.scaling, pool.advisor.snapshot(now)
+    return AdviceView(
+        models=sorted(pool.models),
+        replicas=len(pool.replicas),
+        usable=len(usable),
+        advised=pool.advisor.advised,
+        advised_for_s=_rounded(said["advised_for_s"]),
+        signal=round(fleet_signal(pool, usable), 4),
+        below=scaling.below,
+        above=scaling.above,
+        below_for_s=_rounded(said["below_for_s"]),
+        above_for_s=_rounded(said["above_for_s"]),
+        min=scaling.min,
+        max=scaling.max,
+        hold_s=scaling.hold_s,
+        cooldown_s=scaling.cooldown_s,
+        waiting=pool.count,
+    )
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
