@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from gateway import cli_store
+
 if TYPE_CHECKING:
     from gateway.settings import Settings
 
@@ -21,6 +23,7 @@ app = typer.Typer(
 )
 keys = typer.Typer(help="API keys.", no_args_is_help=True)
 app.add_typer(keys, name="keys")
+app.add_typer(cli_store.app, name="store")
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", help="The YAML file; default: $FAIRGATE_CONFIG.")

@@ -7,6 +7,7 @@ fault of the world outside; what the settings are used for is not known here.
 from collections.abc import Mapping
 from pathlib import Path
 
+from gateway.settings_document import StoreSection
 from gateway.settings_problems import Parts, dotted, parsed, supported
 from gateway.settings_rules import placed_replicas, violations
 from gateway.settings_sources import (
@@ -20,7 +21,9 @@ from gateway.settings_sources import (
 )
 from gateway.settings_values import DnsLookup, Settings
 
-__all__ = ["DnsLookup", "Settings", "SettingsError", "load_settings", "settings_of"]
+__all__ = [
+    "DnsLookup", "Settings", "SettingsError", "load_settings", "load_store_url", "settings_of",
+]  # fmt: skip
 
 
 class SettingsError(Exception):
@@ -47,9 +50,7 @@ def load_settings(
     Raises:
         SettingsError: with every fault that could be found.
     """
-    path = config or environ.get(CONFIG_VARIABLE)
-    tree = Tree() if not path else from_file(Path(path))
-    tree = tree.overlaid(from_environment(environ)).overlaid(from_overrides(overrides))
+    tree = _tree(config, environ).overlaid(from_overrides(overrides))
     return settings_of(Sources(tree, environ))
 
 
@@ -74,6 +75,33 @@ def settings_of(sources: Sources, tree: Tree | None = None) -> Settings:
     if problems:
         raise SettingsError(_lines(tree, problems), tuple(problems))
     return Settings.of(values, api_keys=api_keys, sources=sources)
+
+
+def load_store_url(*, config: Path | None, environ: Mapping[str, str]) -> str | None:
+    """`store.url` alone: whoever rescues a store need not have the rest in order.
+
+    Raises:
+        SettingsError: with what is wrong with the section `store`, or with the file as a whole.
+    """
+    tree = _tree(config, environ)
+    problems = [problem for problem in tree.problems if problem.place[:1] == ("store",)]
+    parts = parsed("store", tree.values.get("store", {}), problems)
+    if problems:
+        raise SettingsError(_lines(tree, problems))
+    section = parts["store",]
+    assert isinstance(section, StoreSection)
+    return section.url
+
+
+def _tree(config: Path | None, environ: Mapping[str, str]) -> Tree:
+    """File and environment. Raises SettingsError where nothing can be read of them."""
+    path = config or environ.get(CONFIG_VARIABLE)
+    tree = Tree() if not path else from_file(Path(path))
+    tree = tree.overlaid(from_environment(environ))
+    unreadable = [problem for problem in tree.problems if not problem.place]
+    if unreadable:
+        raise SettingsError(_lines(tree, unreadable))
+    return tree
 
 
 def _outside(

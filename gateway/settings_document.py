@@ -29,6 +29,7 @@ from gateway.core.policy import (
     Scaling,
     WithinUser,
 )
+from gateway.tenancy.store.opening import checked_url as checked_store_url
 
 T = TypeVar("T")
 
@@ -138,6 +139,7 @@ EnvName = Annotated[
     matching(r"[A-Za-z_][A-Za-z0-9_]*", "must be the name of an environment variable, not the key"),
 ]
 Url = Annotated[str, AfterValidator(checked_url)]
+StoreUrl = Annotated[str, AfterValidator(checked_store_url)]
 Dns = Annotated[
     str,
     matching(
@@ -407,9 +409,9 @@ class AdminSection(Section):
 
 
 class StoreSection(Section):
-    """Where what is decided at run time is kept."""
+    """What survives the process: what is changed while it runs, and what was spent."""
 
-    url: Annotated[str, Field(min_length=1, max_length=1024)] | None = "sqlite:///fairgate.db"
+    url: StoreUrl | None = "sqlite:///fairgate.db"
 
 
 class ShutdownSection(Section):
@@ -442,12 +444,12 @@ class Document(Section):
     bounds: BoundsSection = BoundsSection()
     retries: RetriesSection = RetriesSection()
     scaling: ScalingSection = ScalingSection()
+    store: StoreSection = StoreSection()
     shutdown: ShutdownSection = ShutdownSection()
     log: LogSection = LogSection()
     tenants: Annotated[tuple[TenantSection, ...], Strict(strict=False)] = ()
     keys: Annotated[tuple[KeySection, ...], Strict(strict=False)] = ()
     admin: AdminSection = AdminSection()
-    store: StoreSection = StoreSection()
 
 
 def section_in(annotation: object) -> type[Section] | None:

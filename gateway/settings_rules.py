@@ -19,14 +19,11 @@ from gateway.settings_document import (
     ReplicaSection,
     ScalingSection,
     SchedulingSection,
-    StoreSection,
     TenantSection,
     TierSection,
 )
 from gateway.settings_problems import Parts
 from gateway.settings_sources import Place, Problem
-from gateway.tenancy.store.opening import store_of
-from gateway.tenancy.store.port import StoreError
 from gateway.upstream.replicas import replica_name
 
 T = TypeVar("T")
@@ -47,7 +44,6 @@ def violations(values: Mapping[str, object], parts: Parts) -> Iterator[Problem]:
     yield from _key_models(values, parts)
     yield from _prices(values, parts)
     yield from _scaling(parts)
-    yield from _store(parts)
     yield from _exposure(values)
     yield from _admin(parts)
 
@@ -244,15 +240,6 @@ def _scaling(parts: Parts) -> Iterator[Problem]:
     if below >= above:
         wrong = "above" if scaling.below is None else "below"
         yield Problem(("scaling", wrong), f"below ({below:g}) must be less than above ({above:g})")
-
-
-def _store(parts: Parts) -> Iterator[Problem]:
-    store = parts.get(("store",))
-    if isinstance(store, StoreSection):
-        try:
-            store_of(store.url)
-        except StoreError as error:
-            yield Problem(("store", "url"), str(error))
 
 
 def _exposure(values: Mapping[str, object]) -> Iterator[Problem]:

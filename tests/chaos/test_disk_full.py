@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from gateway.emulator.server import running_emulator
 from tests.chaos.conftest import Say
 from tests.chaos.site import Site, site
 from tests.support.sending import FORM_TYPE, form, part
+from tests.support.small_disk import small_disk
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
 
@@ -24,29 +24,24 @@ CHAT = {"model": "emulated", "messages": [{"role": "user", "content": "x"}], "ma
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system with next to no room."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(folder)]
-    if subprocess.run(command, check=False, capture_output=True).returncode:
-        pytest.skip("a small file system can be mounted by root only")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    with small_disk(tmp_path, DISK_BYTES) as folder:
+        yield folder
 
 
 @pytest.fixture
-async def running(tmp_path: Path, small_disk: Path) -> AsyncIterator[Site]:
+async def running(tmp_path: Path, disk: Path) -> AsyncIterator[Site]:
     """A gateway whose temporary files lie there."""
     async with (
         running_emulator(EmulatorOptions(profile="instant")) as engine,
-        site(tmp_path, [engine.url], {"TMPDIR": str(small_disk)}) as gateway,
+        site(tmp_path, [engine.url], {"TMPDIR": str(disk)}) as gateway,
     ):
         yield gateway
 
 
 async def test_uploads_without_room_are_refused_and_others_served(
-    running: Site, small_disk: Path, say: Say
+    running: Site, disk: Path, say: Say
 ) -> None:
     """One full disk would take the whole gateway with it, or swallow half an upload."""
     body = form(part("model", b"emulated"), part("file", LARGE, filename="a.wav"))
@@ -66,5 +61,5 @@ async def test_uploads_without_room_are_refused_and_others_served(
     assert await upload(small) == 200
     await running.freed(5.0)
     assert running.is_alive
-    disk = os.statvfs(small_disk)
-    assert disk.f_bfree == disk.f_blocks, "what was refused still lies there"
+    room = os.statvfs(disk)
+    assert room.f_bfree == room.f_blocks, "what was refused still lies there"

@@ -3,6 +3,7 @@
 It knows neither where the text is kept nor what a document means.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -19,6 +20,7 @@ from gateway.tenancy.store.port import (
     Changes,
     Kind,
     Record,
+    StoreError,
     Write,
 )
 
@@ -43,6 +45,8 @@ class Change:
 
 def changes_of(writes: Sequence[Write]) -> tuple[Change, ...]:
     """The writes of one commit. Raises ValueError for one that cannot be kept."""
+    for each in writes:
+        each.id.encode()
     changes = tuple(
         Change(kind=each.kind, id=each.id, text=_text_of(each), expected=each.expected)
         for each in writes
@@ -53,8 +57,11 @@ def changes_of(writes: Sequence[Write]) -> tuple[Change, ...]:
 
 
 def body_of(text: str | bytes) -> Body:
-    """The body that a text is of."""
-    body: dict[str, Any] = orjson.loads(text)
+    """The body that a text is of. Raises StoreError where the text is not what was written."""
+    try:
+        body: dict[str, Any] = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise StoreError(f"a stored document is damaged: {error}") from None
     return body
 
 
@@ -114,6 +121,8 @@ def _text_of(write: Write) -> str | None:
     if write.body is None:
         return None
     try:
+        if not _is_finite(write.body):
+            raise TypeError("a number is not finite")
         text = orjson.dumps(dict(write.body))
     except TypeError as error:
         raise ValueError(f"{write.kind} {write.id!r} is no JSON: {error}") from None
@@ -122,3 +131,12 @@ def _text_of(write: Write) -> str | None:
             f"{write.kind} {write.id!r} has {len(text)} bytes, the most are {BODY_BYTES_MAX}"
         )
     return text.decode()
+
+
+def _is_finite(value: object) -> bool:
+    """JSON has no other numbers: they would come back as null."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, Mapping):
+        return all(map(_is_finite, value.values()))
+    return not isinstance(value, (list, tuple)) or all(map(_is_finite, value))

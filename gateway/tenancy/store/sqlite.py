@@ -28,6 +28,7 @@ from gateway.tenancy.store.port import (
 )
 from gateway.tenancy.store.sqlite_file import (
     Identity,
+    check_folder,
     check_schema,
     connected,
     explained,
@@ -37,8 +38,11 @@ from gateway.tenancy.store.sqlite_file import (
 
 T = TypeVar("T")
 
-CALL_S = 10.0
-"""How long one call may take, those before it included; a disk that hangs must not hang callers."""
+CALL_S = 30.0
+"""How long one call may take, those before it included; a disk that hangs must not hang callers.
+
+Reading a hundred thousand records, or writing them in one commit, takes some seconds.
+"""
 CALLS_MAX = 1000
 """Calls that wait for the thread."""
 HARMLESS = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL})
@@ -60,7 +64,12 @@ class SqliteStore:
 
     async def open(self) -> None:
         """Check and migrate the file, if there is one already."""
-        await self._call(lambda: self._connected(creates=False))
+
+        def check() -> None:
+            if self._connected(creates=False) is None:
+                check_folder(self._path)
+
+        await self._call(check)
 
     async def close(self) -> None:
         """Let go of the file once what was begun is done."""

@@ -4,14 +4,18 @@ Several processes of one machine may hold the same file. Each keeps to SQLite's 
 """
 
 import errno
+import logging
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from gateway.tenancy.store.port import StoreError
+
+LOGGER = logging.getLogger("fairgate.store")
 
 APPLICATION_ID = 0x66616972
 """`fair`, in the header of the file."""
@@ -24,7 +28,9 @@ MODE = 0o600
 
 Identity = tuple[int, int] | None
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (
+Migrations = tuple[tuple[str, ...], ...]
+
+MIGRATIONS: Migrations = (
     (
         """CREATE TABLE state (
             only INTEGER PRIMARY KEY CHECK (only = 1),
@@ -81,7 +87,9 @@ def identity(path: Path) -> Identity:
     return found.st_dev, found.st_ino
 
 
-def connected(path: Path, *, creates: bool) -> sqlite3.Connection | None:
+def connected(
+    path: Path, *, creates: bool, migrations: Migrations = MIGRATIONS
+) -> sqlite3.Connection | None:
     """The database at `path`, checked and of the newest schema.
 
     None where there is no file and `creates` is false. Raises StoreError, sqlite3.Error, OSError.
@@ -92,7 +100,7 @@ def connected(path: Path, *, creates: bool) -> sqlite3.Connection | None:
         _create(path)
     connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
     try:
-        _when_free(connection, path)
+        _when_free(partial(_prepare, connection, path, migrations))
     except BaseException:
         connection.close()
         raise
@@ -114,18 +122,21 @@ def transaction(connection: sqlite3.Connection, *, writes: bool) -> Iterator[Non
 def let_go(connection: sqlite3.Connection) -> None:
     """Close it; the log goes into the file and free pages to the disk, if nobody else is there."""
     with suppress(sqlite3.Error):
-        connection.execute("PRAGMA incremental_vacuum").fetchall()
+        # It frees a page each step, and `execute` makes one step only.
+        connection.executescript("PRAGMA incremental_vacuum")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     connection.close()
 
 
-def check_schema(connection: sqlite3.Connection, path: Path) -> int:
+def check_schema(
+    connection: sqlite3.Connection, path: Path, migrations: Migrations = MIGRATIONS
+) -> int:
     """The file's version of the schema. Raises StoreError where it is newer than this program."""
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if version > len(MIGRATIONS):
+    if version > len(migrations):
         raise StoreError(
             f"{path} has schema {version}, and this fairgate knows no newer one than "
-            f"{len(MIGRATIONS)}: use the newer fairgate, or restore a backup of before its start"
+            f"{len(migrations)}: use the newer fairgate, or restore a backup of before its start"
         )
     return version
 
@@ -157,28 +168,38 @@ def explained(path: Path, error: Exception) -> StoreError:
 def damaged(path: Path, detail: str) -> StoreError:
     """The file is not what was written."""
     return StoreError(
-        f"{path} is damaged ({detail}): stop what uses it, move it and its -wal file away, and "
-        "put a backup there, or read one in with `fairgate store import`"
+        f"{path} is damaged ({' '.join(detail.split())}): stop what uses it, move it and its -wal "
+        "file away, and put a backup there, or read one in with `fairgate store import`"
     )
+
+
+def check_folder(path: Path) -> None:
+    """Whether a file can be made at `path` later. Raises StoreError where there is no folder."""
+    if not path.parent.is_dir():
+        raise StoreError(f"{path}: there is no folder {path.parent}; store.url says where it lies")
+    if not os.access(path.parent, os.W_OK):
+        LOGGER.warning(
+            "%s cannot be written: nothing that is changed while the gateway runs, and no budget "
+            "that is spent, will survive it; set store.url",
+            path,
+        )
 
 
 def _create(path: Path) -> None:
     """An empty file that only its owner reads: hashes of keys will lie there."""
-    if not path.parent.is_dir():
-        raise StoreError(f"{path}: there is no folder {path.parent}; store.url says where it lies")
     # Another process may be as quick; SQLite gives its own files beside it the same mode.
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, MODE))
 
 
-def _when_free(connection: sqlite3.Connection, path: Path) -> None:
-    """`_prepare`, again where another process is just doing the same.
+def _when_free(prepare: Callable[[], None]) -> None:
+    """`prepare`, again where another process is just doing the same.
 
     SQLite itself does not wait for the change to a write-ahead log.
     """
     for is_last in (*(False,) * int(BUSY_S / TRY_AGAIN_S), True):
         try:
-            _prepare(connection, path)
+            prepare()
         except sqlite3.OperationalError as error:
             if is_last or error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                 raise
@@ -187,9 +208,9 @@ def _when_free(connection: sqlite3.Connection, path: Path) -> None:
             return
 
 
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path, migrations: Migrations) -> None:
     _recognise(connection, path)
-    version = check_schema(connection, path)
+    version = check_schema(connection, path, migrations)
     verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if verdict != "ok":
         raise damaged(path, verdict)
@@ -200,7 +221,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         raise StoreError(f"{path}: this file system cannot hold a write-ahead log; use another")
     connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_KEPT}")
     connection.execute("PRAGMA trusted_schema = OFF")
-    _migrate(connection, path)
+    if version < len(migrations):
+        _migrate(connection, path, migrations)
 
 
 def _recognise(connection: sqlite3.Connection, path: Path) -> None:
@@ -213,13 +235,12 @@ def _recognise(connection: sqlite3.Connection, path: Path) -> None:
         )
 
 
-def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+def _migrate(connection: sqlite3.Connection, path: Path, migrations: Migrations) -> None:
     """One transaction, so that a crash leaves the old schema or the new one."""
-    if check_schema(connection, path) == len(MIGRATIONS):
-        return
     with transaction(connection, writes=True):
-        for statements in MIGRATIONS[check_schema(connection, path) :]:
+        # Looked at again: another process may have been as quick.
+        for statements in migrations[check_schema(connection, path, migrations) :]:
             for statement in statements:
                 connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+        connection.execute(f"PRAGMA user_version = {len(migrations)}")
