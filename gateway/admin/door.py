@@ -5,6 +5,7 @@ does reaches the application behind only after the guard let it in, and its body
 within its bound. Paths are matched as they came, never built anew.
 """
 
+import logging
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from starlette.types import ASGIApp, Message
 
 from gateway.admin.guard import Guard
 from gateway.admin.idempotency import HEADER, Attempt, Idempotency, fingerprint_of
+from gateway.admin.problems import failed, store_unavailable
 from gateway.api.auth import headers_of
 from gateway.api.disconnect import Receive, Scope, Send
 from gateway.api.openai import error_body, retry_headers
@@ -29,8 +31,9 @@ from gateway.errors import (
     MethodNotAllowedError,
     RouteNotFoundError,
 )
-from gateway.tenancy.store.port import Answer
+from gateway.tenancy.store.port import Answer, StoreError
 
+LOGGER = logging.getLogger("fairgate.admin")
 BODY_BYTES_MAX = 1 << 20
 """Of one request of an operator."""
 PARAMETERS_MAX = 64
@@ -86,8 +89,13 @@ class Door:
             await self._serve(scope, receive, reply)
         except GatewayError as error:
             await reply.fail(error)
+        except StoreError:
+            await reply.fail(store_unavailable())
         except ClientGoneError:
             return
+        except Exception:
+            LOGGER.exception("%s %s failed inside the gateway", scope["method"], scope["path"])
+            await reply.fail(failed())
 
     async def _serve(self, scope: Scope, receive: Receive, reply: "_Reply") -> None:
         found = [entry for entry in self._entries if entry.pattern.match(scope["path"])]

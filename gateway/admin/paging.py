@@ -23,6 +23,7 @@ LIMIT = 100
 PLACE_CHARS_MAX = 2_048
 
 Scalar = str | int | float
+"""Whole numbers of at most 64 bits."""
 Key = tuple[Scalar, ...]
 
 
@@ -81,7 +82,11 @@ def _known(after: str) -> Key:
         parts = orjson.loads(text)
     except (binascii.Error, ValueError):
         raise _no_place() from None
-    if not isinstance(parts, list) or not all(isinstance(part, Scalar) for part in parts):
+    if (
+        not parts
+        or not isinstance(parts, list)
+        or not all(isinstance(part, Scalar) for part in parts)
+    ):
         raise _no_place()
     return tuple(parts)
 

@@ -3,6 +3,7 @@
 Each route documents its errors from here, so that what is documented is what is sent.
 """
 
+import logging
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +17,7 @@ from gateway.api.ops import on_gateway_error
 from gateway.errors import BadRequestError, GatewayError
 from gateway.tenancy.store.port import ConflictError, StoreError
 
+LOGGER = logging.getLogger("fairgate.admin")
 MESSAGE_CHARS_MAX = 512
 PARAM_CHARS_MAX = 256
 BODY = ("body", "query", "path", "header")
@@ -130,6 +132,17 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(ConflictError, _on_conflict)
     app.add_exception_handler(StoreError, _on_store_error)
+    app.add_exception_handler(Exception, _on_failure)
+
+
+def store_unavailable() -> StoreUnavailableError:
+    """What is told where the store cannot be used."""
+    return StoreUnavailableError("What has to be kept cannot be kept now.", retry_after_s=1.0)
+
+
+def failed() -> GatewayError:
+    """What is told of a fault of ours, whose details are in the log."""
+    return GatewayError("The gateway failed; its log says why.")
 
 
 def of_validation(error: RequestValidationError) -> BadRequestError:
@@ -158,5 +171,9 @@ async def _on_conflict(request: Request, error: Exception) -> Response:
 
 
 async def _on_store_error(request: Request, error: Exception) -> Response:
-    told = StoreUnavailableError("What has to be kept cannot be kept now.", retry_after_s=1.0)
-    return await on_gateway_error(request, told)
+    LOGGER.error("the store cannot be used: %s", error)
+    return await on_gateway_error(request, store_unavailable())
+
+
+async def _on_failure(request: Request, error: Exception) -> Response:
+    return await on_gateway_error(request, failed())

@@ -20,8 +20,8 @@ class Life:
     __slots__ = (
         "asked", "attempts", "began_at", "body_bytes", "broke_at", "call", "continuations",
         "farewell", "first_at", "forwarded", "is_movable", "model", "moves", "obstacle", "outcome",
-        "pinned", "position", "prefix", "refusals", "replica", "request_id", "route", "sent_at", "strand",
-        "task", "told_at", "tpot_s", "usage", "verdict", "waited_s",
+        "pinned", "position", "prefix", "refusals", "replica", "request_id", "route", "sent_at",
+        "strand", "task", "told_at", "tpot_s", "usage", "verdict", "waited_s",
     )  # fmt: skip
 
     def __init__(self, *, request_id: str, route: Route, began_at: float) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from gateway.tenancy.store.memory import MemoryStore
-from gateway.tenancy.store.port import StoreError
 from tests.support.gateway import eventually
 from tests.support.held_engine import HeldEngine, running_held_engine
+from tests.support.losable_store import LosableStore
 from tests.support.operating import CHAT, PATH, V1, Operated, WallClock, operated
 
 FILE_KEY = "fg-of-the-file"
@@ -42,20 +42,6 @@ async def at(engine: HeldEngine, wall: WallClock) -> AsyncIterator[Operated]:
     """A gateway with one tenant and one key in its file."""
     async with operated({"url": engine.url, "max_num_seqs": 4}, wall=wall, **FILE) as site:
         yield site
-
-
-class FailingStore(MemoryStore):
-    """A store that can be taken away."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_lost = False
-
-    async def revision(self) -> int:
-        """Of the last commit."""
-        if self.is_lost:
-            raise StoreError("the line is cut")
-        return await super().revision()
 
 
 async def test_a_key_lives_from_its_making_to_its_revocation(
@@ -315,7 +301,7 @@ async def test_a_store_that_is_lost_stops_operators_and_nobody_else(
     engine: HeldEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The database is restarted in the afternoon; users must not notice, operators must."""
-    store = FailingStore()
+    store = LosableStore()
     async with operated(engine.url, store=store) as at:
         made = await at.made_key()
         store.is_lost = True

@@ -28,6 +28,12 @@ class Running:
     url: str
 
     @property
+    def operators_url(self) -> str:
+        """Where operators are listened to."""
+        listener = self.server.servers[-1]
+        return f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+
+    @property
     def in_flight(self) -> int:
         """Everything the scheduler still holds, waiting or granted."""
         return len(self.gateway.scheduler.waiting) + len(self.gateway.scheduler.granted)
