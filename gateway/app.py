@@ -20,14 +20,17 @@ from gateway.api.cors import with_cors
 from gateway.api.crowd import UNBOUNDED, Crowd
 from gateway.api.doors import Doors, going
 from gateway.api.front import Front
+from gateway.api.isolation import Isolation
+from gateway.api.limiting import Limiting
 from gateway.api.models import ModelTable
 from gateway.api.ops import Operations, build_app
 from gateway.api.prefix import Prefixes, is_wanted
 from gateway.api.readiness import Readiness, readiness
 from gateway.api.relay import Relay
+from gateway.api.rules import Rules
 from gateway.api.stored import Places, StoredResponses
 from gateway.api.watch import watch
-from gateway.core.messages import Closed, PolicyChanged, ScaleAdvised
+from gateway.core.messages import Closed, PolicyChanged, Request, ScaleAdvised
 from gateway.core.policy import Policy
 from gateway.core.scheduler import Scheduler
 from gateway.runtime.admission import LocalGate
@@ -38,9 +41,11 @@ from gateway.runtime.stalls import is_stalled
 from gateway.settings import Settings, SettingsError
 from gateway.telemetry.log import RequestLog
 from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.process import Told, families_of
+from gateway.telemetry.process import Told, families_of, refusals_of
 from gateway.telemetry.record import SettledRequest
 from gateway.tenancy.keys import Keyring
+from gateway.tenancy.limits import Limits
+from gateway.tenancy.spending import Spending, Sums
 from gateway.tenancy.store.opening import store_of
 from gateway.tenancy.store.port import Store
 from gateway.tenancy.users import UserNames
@@ -68,10 +73,17 @@ class Gateway:
         *,
         store: Store | None = None,
         wall: Callable[[], float] = time,
+        sums: Sums | None = None,
     ) -> None:
-        """`store`: None: the one that is configured. `wall` tells seconds since 1970."""
+        """`store`: None: the one that is configured. `wall` tells seconds since 1970.
+
+        `sums` keeps what is spent of budgets; None: the store does.
+        """
         self.settings = settings
         self.clock = clock
+        self.wall = wall
+        self.limits = Limits(clock, wall)
+        self.limits.configure(settings.allowances())
         policy = settings.policy()
         self.scheduler = Scheduler(policy)
         self.metrics = Metrics(self.scheduler, clock, version=__version__)
@@ -79,6 +91,7 @@ class Gateway:
         self.lag = LagMeter(self._looked)
         self.pressure = Pressure(lag_max_s=settings.bounds.loop_lag_s, memory_max=_memory(settings))
         self.metrics.tell_also(families_of(self._gauges(), self._counters(), lambda: self._log))
+        self.metrics.tell_also(refusals_of(self.limits.refusals))
         self.dispatcher = Dispatcher(self.scheduler, clock, advised=self._advised)
         self.doors = Doors()
         self.crowd = Crowd()
@@ -87,7 +100,9 @@ class Gateway:
         self.fleet = self._fleet(policy)
         self.roster = Roster(self.fleet)
         self.keyring = keyring = settings.keyring(wall)
-        self.office = Office(self, store_of(settings.store.url) if store is None else store, wall)
+        store = store_of(settings.store.url) if store is None else store
+        self.office = Office(self, store, wall)
+        self._spending = Spending(self.limits, store if sums is None else sums)
         self._models = models = ModelTable(
             configured=frozenset(model.name for model in settings.models),
             aliases=settings.model_by_alias,
@@ -99,6 +114,12 @@ class Gateway:
             tier_ranks=_ranks(settings),
             service_tiers=settings.tier_by_service_tier,
             users=self._users,
+        )
+        self._rules = Rules(settings.media_urls)
+        self._isolation = Isolation(
+            settings.cache_isolation,
+            self.fleet.takes_cache_salt,
+            is_open=lambda: keyring.is_open,
         )
         places = Places()
         self.relay = self._relay(policy, places)
@@ -158,7 +179,15 @@ class Gateway:
             continues=lambda tier: self.scheduler.policy.tiers[tier].continuation,
             continuation_wait_s=lambda: self.scheduler.policy.continuation_wait_s,
             doors=self.doors,
+            limiting=Limiting(self.limits, self._expected, self.wall),
+            rules=self._rules,
+            isolation=self._isolation,
         )
+
+    def _expected(self, request: Request) -> tuple[int, int]:
+        """Prompt tokens, and output tokens per sequence, that a request will most likely have."""
+        predictor = self.scheduler.predictor
+        return predictor.prompt_tokens(request), predictor.output_tokens(request)
 
     def bound_connections(self, possible: int) -> None:
         """So many clients may be connected, where nothing is configured, and no more."""
@@ -200,6 +229,9 @@ class Gateway:
         self.settings = settings
         self.keyring.become(settings.keyring() if keyring is None else keyring)
         self._rule(old, policy, homeless_to or settings.tier_names[-1])
+        self.limits.configure(settings.allowances())
+        self._rules.configure(settings.media_urls)
+        self._isolation.configure(settings.cache_isolation)
         self._models.configure(
             frozenset(model.name for model in settings.models), settings.model_by_alias
         )
@@ -300,11 +332,15 @@ class Gateway:
                 is_stalled=partial(is_stalled, self.scheduler),
             )
             watches = [tasks.create_task(walk), tasks.create_task(self._sweep())]
+            await self._spending.sync()
+            spending = tasks.create_task(self._spending.run())
             try:
                 yield
             finally:
+                self._spending.stop()
                 for each in watches:
                     each.cancel()
+                await spending  # tells the store the last of it
                 await self.office.stop()
                 self.roster.close()
                 self.fleet.close()

@@ -100,6 +100,62 @@ class CancelledByOperatorError(GatewayError):
         super().__init__("An operator of the gateway ended this request.", should_retry=False)
 
 
+class LimitError(GatewayError):
+    """A limit of a tenant, a user or a key stands against the request; nothing was used."""
+
+    limit: str
+    """`requests`, `tokens` or `budget`."""
+    scope: str
+    """`tenant`, `user` or `key`."""
+
+
+class RateLimitedError(LimitError):
+    """As much as may be used within a minute was used."""
+
+    status, type, code = 429, "requests", "rate_limit_exceeded"
+
+    def __init__(self, limit: str, scope: str, *, most: int, retry_after_s: float) -> None:
+        super().__init__(
+            f"Rate limit reached for {_OF[scope]}: {most} {limit} per minute. "
+            f"Please try again in {retry_after_s:.3f}s.",
+            retry_after_s=retry_after_s,
+            should_retry=True,
+        )
+        self.type = limit  # as OpenAI has it
+        self.limit, self.scope = limit, scope
+
+
+class QuotaSpentError(LimitError):
+    """The budget of a day or month is spent, or held by requests under way."""
+
+    status, type, code = 429, "insufficient_quota", "insufficient_quota"
+
+    def __init__(
+        self, scope: str, *, most: int, per: str, is_final: bool, retry_after_s: float
+    ) -> None:
+        """`is_final`: it is spent until the period ends, whatever those under way give back."""
+        state = "is used up" if is_final else "is held by requests under way"
+        super().__init__(
+            f"The budget of {_OF[scope]}, {most} tokens per {per}, {state}.",
+            retry_after_s=retry_after_s,
+            should_retry=not is_final,
+        )
+        self.limit, self.scope = "budget", scope
+
+
+class BeyondLimitError(LimitError):
+    """The request alone is more than a limit ever allows: to wait would be in vain."""
+
+    status, type, code = 400, "invalid_request_error", "request_exceeds_limit"
+
+    def __init__(self, limit: str, scope: str, *, most: int, per: str, requested: int) -> None:
+        super().__init__(
+            f"This request asks for about {requested} tokens, prompt and output together; "
+            f"the limit of {_OF[scope]} is {most} tokens per {per}."
+        )
+        self.limit, self.scope = limit, scope
+
+
 class UpstreamFailedError(GatewayError):
     """The engine, or the way to it, broke before it answered."""
 
@@ -133,6 +189,9 @@ class RefusedError(GatewayError):
         )
         self.reason = reason
         self.status, self.type, self.code = refusal.status, refusal.type, refusal.code
+
+
+_OF = MappingProxyType({"tenant": "your organisation", "user": "this user", "key": "this API key"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,11 @@ def word_for_off(value: object) -> object:
     return "off" if value is False else value
 
 
+def word_for_no_hosts(value: object) -> object:
+    """Media in the body itself, and from no host."""
+    return () if value == "data-only" else value
+
+
 def switched(value: object) -> object:
     """`on` and `off`, which YAML itself takes for booleans only where they have no quotes."""
     return {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value
@@ -164,6 +169,15 @@ Origin = Annotated[
     matching(
         r"\*|https?://[^/?#@\s]+",
         "must be a scheme and a host, like https://chat.example.org, or *",
+    ),
+]
+
+MediaHost = Annotated[
+    str,
+    matching(
+        r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*(:[1-9]\d{0,4})?",
+        "must be a host in small letters, like images.example.org, *.example.org or "
+        "images.example.org:8443",
     ),
 ]
 
@@ -434,6 +448,10 @@ class Document(Section):
     mode: Annotated[Literal["fair", "fifo"], Field(alias="policy")] = "fair"
     insecure_no_auth: bool = False
     keepalive_after_s: NotNegative = 5.0
+    media_urls: Annotated[
+        tuple[MediaHost, ...], Strict(strict=False), BeforeValidator(word_for_no_hosts)
+    ] = ()
+    cache_isolation: Literal["none", "tenant", "user"] = "tenant"
     listen: ListenSection = ListenSection()
     replicas: Replicas = ()
     models: Annotated[tuple[ModelSection, ...], Strict(strict=False)] = ()

@@ -21,16 +21,10 @@ ATTRIBUTES = {field.alias or name: name for name, field in Document.model_fields
 Parts = dict[Place, object]
 """Valid values by their place: ("listen",) a section, ("keys", 3) one item of a list."""
 
-_LIMITS = ("requests_per_minute", "tokens_per_minute", "concurrent", "budget")
-
 # `*` stands for any index or name. Null is accepted, and so are the words that say "off".
 KEYS_NOT_YET: Mapping[str, tuple[object, ...]] = {
-    "media_urls": (),
-    "cache_isolation": ("none",),
     "redis": (),
-    **{f"{owner}.{limit}": () for owner in ("tenants.*", "tenants.*.users.*", "keys.*")
-       for limit in _LIMITS},
-}  # fmt: skip
+}
 
 # Somebody may have pasted a credential here: the value is not repeated.
 SECRET_KEYS = frozenset({"admin", "api_key_env", "key_sha256", "keys", "replicas", "url"})

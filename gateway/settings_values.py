@@ -30,6 +30,7 @@ from gateway.settings_document import (
     SERVICE_TIERS,
     Document,
     KeySection,
+    LimitsSection,
     ReplicaSection,
     RoomSection,
     TierSection,
@@ -37,6 +38,7 @@ from gateway.settings_document import (
 from gateway.settings_rules import ANY_MODEL, default_tier, is_loopback, scaling_thresholds
 from gateway.settings_sources import Sources
 from gateway.tenancy.keys import OPEN_TENANT, OPEN_USER, Keyring, Principal, id_of
+from gateway.tenancy.limits import Allowance, Owner
 from gateway.upstream.replicas import ReplicaAddress, replica_name
 
 FLOOR = 0.02
@@ -166,6 +168,18 @@ class Settings(Document):
             bounds=self._bounds(),
             release_at_once=self.mode == "fifo",
         )
+
+    def allowances(self) -> dict[Owner, Allowance]:
+        """The limits of all tenants, users and keys that have any."""
+        sections: dict[Owner, LimitsSection] = {}
+        for tenant in self.tenants:
+            sections[Owner("tenant", tenant.name)] = tenant.limits
+            for name, user in tenant.users.items():
+                sections[Owner("user", tenant.name, name)] = user.limits
+        for key in self.keys:
+            sections[Owner("key", id_of(key.key_sha256))] = key.limits
+        none = LimitsSection()
+        return {owner: allowance_of(limits) for owner, limits in sections.items() if limits != none}
 
     def addresses(self) -> tuple[ReplicaAddress, ...]:
         """The replicas with a URL of their own; one address for all models it is listed under."""
@@ -303,6 +317,18 @@ class Settings(Document):
             attempts=self.retries.attempts,
             client_stall_s=bounds.client_stall_s,
         )
+
+
+def allowance_of(limits: LimitsSection) -> Allowance:
+    """The limits of one tenant, user or key, as they are enforced."""
+    budget = limits.budget
+    return Allowance(
+        requests_per_minute=limits.requests_per_minute,
+        tokens_per_minute=limits.tokens_per_minute,
+        concurrent=limits.concurrent,
+        budget_tokens=None if budget is None else budget.tokens,
+        budget_per="month" if budget is None else budget.per,
+    )
 
 
 def _room(room: RoomSection) -> Room:

@@ -14,8 +14,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from gateway.settings import Settings
-from gateway.settings_document import KeySection
+from gateway.settings_document import KeySection, LimitsSection
+from gateway.settings_values import allowance_of
 from gateway.tenancy.keys import HASHES_MAX, ID_CHARS, Key, Keyring, key_hash
+from gateway.tenancy.limits import Allowance
 from gateway.tenancy.store.port import Record
 
 ACCESS = "access"
@@ -83,6 +85,21 @@ def section_of(settings: Settings, body: Mapping[str, Any]) -> KeySection:
         best = None
     given |= {"tier": own, "max_tier": best, "key_sha256": body["hashes"][0]["sha256"]}
     return KeySection.model_validate(given)
+
+
+def allowance_in(record: Record) -> Allowance | None:
+    """The limits of a stored key; None where it has none."""
+    try:
+        limits = LimitsSection.model_validate(record.body.get("limits") or {})
+    except ValidationError:
+        return None
+    return None if limits == LimitsSection() else allowance_of(limits)
+
+
+def allowances_of(keys: Iterable[Record]) -> dict[str, Allowance]:
+    """Those of all that have any, by id."""
+    found = ((record.id, allowance_in(record)) for record in keys)
+    return {key_id: allowance for key_id, allowance in found if allowance is not None}
 
 
 def present(settings: Settings, tier: str | None) -> str | None:

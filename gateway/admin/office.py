@@ -15,7 +15,14 @@ from time import time
 from typing import Any, Protocol
 
 from gateway.admin.fitting import Fitted, UnfitError, fitted, judged, told
-from gateway.admin.key_records import ACCESS, homeless, key_of, keyring_of
+from gateway.admin.key_records import (
+    ACCESS,
+    allowance_in,
+    allowances_of,
+    homeless,
+    key_of,
+    keyring_of,
+)
 from gateway.admin.objections import InvalidDocumentError
 from gateway.admin.overlay import Name, Overlay
 from gateway.core.scheduler import Scheduler
@@ -23,6 +30,7 @@ from gateway.settings import Settings, SettingsError
 from gateway.settings_problems import dotted
 from gateway.settings_sources import Sources
 from gateway.tenancy.keys import Keyring
+from gateway.tenancy.limits import Limits
 from gateway.tenancy.store.port import (
     Answer,
     AuditEntry,
@@ -54,10 +62,10 @@ class House(Protocol):
     settings: Settings
     scheduler: Scheduler
     clock: Callable[[], float]
-
-    @property
-    def keyring(self) -> Keyring:
-        """All keys that let somebody in."""
+    keyring: Keyring
+    """All keys that let somebody in."""
+    limits: Limits
+    """How much each may use."""
 
     def objections(self, settings: Settings) -> tuple[str, ...]:
         """Why it could not go on with these settings, one line each."""
@@ -314,6 +322,7 @@ class Office:
                 judgement.fitted.settings, judgement.keyring, homeless_to=judgement.homeless_to
             )
             self._fitted = judgement.fitted
+            self.house.limits.become(allowances_of(self.records("key").values()))
             return
         self._turn_keys(write.id for write in writes if write.kind == "key")
 
@@ -322,6 +331,7 @@ class Office:
         keyring, settings = self.house.keyring, self.house.settings
         for key_id in ids:
             record = self.record("key", key_id)
+            self.house.limits.put(key_id, None if record is None else allowance_in(record))
             key = None if record is None else key_of(settings, record)
             if key is None:
                 keyring.drop(key_id)
@@ -345,6 +355,7 @@ class Office:
             LOGGER.error("what the store holds cannot be put into force: %s", error)
             self._turn_keys(self.records("key"))
         self._fitted = found
+        self.house.limits.become(allowances_of(keys))
 
     async def _poll(self) -> None:
         pause_s = POLL_S

@@ -111,6 +111,7 @@ async def rest_of(life: Life, around: Surroundings, replica: str) -> bytes:
         output_tokens=strand.kept_tokens,
         output_tokens_max=max(1, left - strand.kept_tokens),
         priority=around.engine_priority(replica, asked.tier),
+        cache_salt=None if life.salt is None else life.salt.at(replica),
     )
     return resume.body_of(rest, call.body)
 

@@ -8,6 +8,11 @@ from starlette.types import ASGIApp
 EXPOSED_HEADERS = (
     "x-request-id", "request-id", "x-fairgate-tier", "x-fairgate-queue-ms", "x-fairgate-replica",
     "x-fairgate-position", "x-fairgate-model", "retry-after", "retry-after-ms", "x-should-retry",
+    "x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests",
+    "x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens",
+    "anthropic-ratelimit-requests-limit", "anthropic-ratelimit-requests-remaining",
+    "anthropic-ratelimit-requests-reset", "anthropic-ratelimit-tokens-limit",
+    "anthropic-ratelimit-tokens-remaining", "anthropic-ratelimit-tokens-reset",
 )  # fmt: skip
 """What a web page of an allowed origin may read beside the body."""
 

@@ -42,6 +42,9 @@ class Fields(msgspec.Struct, kw_only=True, gc=False):
     priority: Raw = ABSENT
     kv_transfer_params: Raw = ABSENT
     request_id: Raw = ABSENT
+    chat_template: Raw = ABSENT
+    chat_template_kwargs: Raw = ABSENT
+    cache_salt: Raw = ABSENT
 
     @property
     def heavy(self) -> tuple[Raw, ...]:

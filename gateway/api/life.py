@@ -5,6 +5,7 @@ from typing import Any
 
 from gateway.api.auth import Asked
 from gateway.api.call import Call
+from gateway.api.isolation import Salt
 from gateway.api.routes import Route
 from gateway.continuation.eligible import Verdict
 from gateway.continuation.obstacles import Obstacle
@@ -12,6 +13,7 @@ from gateway.continuation.strand import Strand
 from gateway.core.messages import Request, Usage
 from gateway.errors import GatewayError
 from gateway.telemetry.record import SettledRequest
+from gateway.tenancy.limits import Reservation
 
 
 class Life:
@@ -19,8 +21,9 @@ class Life:
 
     __slots__ = (
         "asked", "attempts", "began_at", "body_bytes", "broke_at", "call", "continuations",
-        "farewell", "first_at", "forwarded", "is_movable", "model", "moves", "obstacle", "outcome",
-        "pinned", "position", "prefix", "refusals", "replica", "request_id", "route", "sent_at",
+        "caps", "farewell", "first_at", "forwarded", "is_movable", "media_bytes", "model",
+        "moves", "obstacle", "outcome", "pinned", "position", "prefix", "prompt_tokens",
+        "refusals", "replica", "request_id", "reservation", "route", "salt", "sent_at",
         "strand", "task", "told_at", "tpot_s", "usage", "verdict", "waited_s",
     )  # fmt: skip
 
@@ -41,6 +44,16 @@ class Life:
         """The replica that holds what it goes on from, and so the only one that can serve it."""
         self.prefix: tuple[int, ...] = ()
         """Hashes of the prompt's leading blocks, where anything is decided by them."""
+        self.salt: Salt | None = None
+        """What keeps its prompt apart in an engine's cache."""
+        self.media_bytes = 0
+        """Of its body, what is no text."""
+        self.reservation: Reservation | None = None
+        """What it holds of limits."""
+        self.prompt_tokens = 0
+        """As estimated for them."""
+        self.caps: tuple[tuple[str, int], ...] = ()
+        """Who may have how many of its kind running at once."""
         self.attempts = 0
         self.replica = ""
         self.position = 0

@@ -1,5 +1,6 @@
 """OpenAI's shapes: how errors look, and how an engine's errors are read and passed on."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +63,8 @@ def retry_headers(error: GatewayError) -> list[tuple[bytes, bytes]]:
     """When, and whether, a client should come back."""
     headers = []
     if error.retry_after_s is not None:
-        headers.append((b"retry-after", b"%d" % max(1, round(error.retry_after_s))))
+        # Rounded up: who comes back sooner than he was told would be refused again.
+        headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
         headers.append((b"retry-after-ms", b"%d" % max(1, round(error.retry_after_s * 1000))))
     if error.should_retry is not None:
         headers.append((b"x-should-retry", b"true" if error.should_retry else b"false"))

@@ -1,7 +1,8 @@
 """What one engine is sent for one request: an allow-list of headers, and the client's own bytes.
 
 The body differs from the client's only in what the gateway must say itself: the engine's name of
-the model, a priority where the engine schedules by one, and the wish to be told the usage.
+the model, a priority where the engine schedules by one, whose cache it may share, and the wish to
+be told the usage.
 """
 
 from gateway.api.auth import Headers
@@ -49,8 +50,14 @@ def body(life: Life, priority: int | None, *, asks_ids: bool = False) -> bytes |
     model = None if life.alias is None else life.model
     if call.upload is not None:
         return call.upload if model is None else call.upload.renamed(model)
-    if model is None and priority is None and not (call.asks_usage or asks_ids):
+    salt = None if life.salt is None else life.salt.at(life.replica)
+    if model is None and priority is None and salt is None and not (call.asks_usage or asks_ids):
         return call.body
     return rewritten(
-        call, model=model, priority=priority, asks_usage=call.asks_usage, asks_ids=asks_ids
+        call,
+        model=model,
+        priority=priority,
+        cache_salt=salt,
+        asks_usage=call.asks_usage,
+        asks_ids=asks_ids,
     )

@@ -23,6 +23,8 @@ KEPT_BYTES_MAX = 512 << 10
 SHORT_BYTES = 256
 KEPT_NUMBERS_BYTES = 32 << 10
 """The beginning that is left of a long list of numbers."""
+BEGINNING_BYTES = 8 << 10
+"""Told of what was taken out."""
 SLICE_BYTES = 512 << 10
 """Looked at between two turns of the loop."""
 STRINGS_A_TURN = 1_000
@@ -63,6 +65,18 @@ class Outline:
             start, end = holes[int(parts[place])]
             parts[place] = body[start:end]
         return parts
+
+    def taken(self, value: str) -> tuple[str, int] | None:
+        """What a string in `marked` stands for: its beginning, as JSON has it, and its bytes.
+
+        None where it stands for itself.
+        """
+        mark = self._mark.decode()
+        if not value.startswith(mark):
+            return None
+        start, end = self._holes[int(value[len(mark) :])]
+        inside = self._body[start + 1 : min(start + 1 + BEGINNING_BYTES, end - 1)]
+        return inside.decode("utf-8", "replace"), end - start - 2
 
     def _with(self, values: list[bytes]) -> bytes:
         pieces: list[bytes] = []

@@ -26,12 +26,16 @@ from gateway.api.disconnect import (
 from gateway.api.doors import OVERLOADED_S, Doors
 from gateway.api.exchange import ClientStalledError, Exchange, RetryElsewhereError
 from gateway.api.form import read_form
+from gateway.api.isolation import Isolation
 from gateway.api.life import Life
+from gateway.api.limiting import Limiting
+from gateway.api.media import may_fetch
 from gateway.api.models import ModelTable
 from gateway.api.outgoing import forwarded
 from gateway.api.prefix import Prefixes
 from gateway.api.reply import DIRECT, Reply
 from gateway.api.routes import Route
+from gateway.api.rules import Rules
 from gateway.api.shapes import shape_of
 from gateway.api.stored import Places, no_such_response
 from gateway.api.surroundings import Surroundings
@@ -70,6 +74,9 @@ class Relay:
         continues: Callable[[int], bool] = lambda _: False,
         continuation_wait_s: Callable[[], float] = lambda: 0.0,
         doors: Doors | None = None,
+        limiting: Limiting | None = None,
+        rules: Rules | None = None,
+        isolation: Isolation | None = None,
     ) -> None:
         """`prefixes` is None where nothing is decided by the beginnings of prompts.
 
@@ -90,6 +97,9 @@ class Relay:
         self._settled = settled
         self._prefixes = prefixes
         self._doors = Doors() if doors is None else doors
+        self._limiting = limiting
+        self._rules = Rules() if rules is None else rules
+        self._isolation = Isolation() if isolation is None else isolation
         self.body_bytes = 0
         """Of all bodies that are here: those that come, wait and run."""
         self.open: dict[Exchange, asyncio.Task[None] | None] = {}
@@ -151,6 +161,8 @@ class Relay:
             self.body_bytes -= life.body_bytes
             if life.call is not None and life.call.upload is not None:
                 life.call.upload.close()
+            if life.reservation is not None and self._limiting is not None:
+                self._limiting.settle(life, reply.status)
             if life.asked is not None:
                 self._settled(life.record(self._clock(), reply.status, self._tiers))
 
@@ -171,12 +183,20 @@ class Relay:
         if doors.floor is not None and asked.tier >= doors.floor:
             raise doors.keep_out()
         life.asked = asked
+        self._rules.check(call, principal)
+        if call.upload is None and may_fetch(call):
+            life.media_bytes = await self._rules.media_bytes(call)
+        if call.upload is None and life.route.uses_gpu:
+            life.salt = self._isolation.salt_of(call.fields, tenant=asked.tenant, user=asked.user)
         life.forwarded = forwarded(headers)
         life.is_movable = may_go_on(life, self._around)
         if call.previous_response_id is not None:
             life.pinned = self._holder_of(call.previous_response_id, asked)
+        if self._limiting is not None:
+            self._limiting.admit(life, reply, principal.key_id)
         if self._prefixes is not None and call.output_tokens_max != 0:
-            life.prefix = self._prefixes.of(call.fields, model=life.model, tenant=life.asked.tenant)
+            whose = self._isolation.sharers(asked.tenant, asked.user)
+            life.prefix = self._prefixes.of(call.fields, model=life.model, tenant=whose)
         reply.streams = call.streams
         reply.add_header(b"x-fairgate-tier", self._tiers[life.asked.tier].encode("latin-1"))
 

@@ -116,23 +116,29 @@ def rewritten(
     *,
     model: str | None = None,
     priority: int | None = None,
+    cache_salt: str | None = None,
     asks_usage: bool = False,
     asks_ids: bool = False,
 ) -> bytes | Segments:
     """The body with all that the gateway must say itself; of a large one no copy is made.
 
-    `asks_ids`: the client itself says nothing of token ids.
+    `cache_salt` takes the place of the client's own. `asks_ids`: the client itself says nothing of
+    token ids.
 
     Members that do not change stay byte for byte as the client wrote them. Raises BadRequestError
     for a body of too many members to be taken apart.
     """
-    if model is not None or (asks_usage and _has_options(call.fields)):
-        changes = _Changes(model, priority, asks_usage, asks_ids)
+    fields = call.fields
+    is_salted = cache_salt is not None and fields.cache_salt is not ABSENT
+    if model is not None or is_salted or (asks_usage and _has_options(fields)):
+        changes = _Changes(model, priority, cache_salt, asks_usage, asks_ids)
         parts = _changed(call.body, call.outline, call.fields, changes)
     else:
         front = ASKED_USAGE if asks_usage else b""
         if priority is not None:
             front += b'"priority":%d,' % priority
+        if cache_salt is not None:
+            front += b'"cache_salt":"%b",' % cache_salt.encode("ascii")
         if asks_ids:
             front += ASKED_IDS
         if not front:
@@ -161,6 +167,7 @@ class _Changes(NamedTuple):
 
     model: str | None = None
     priority: int | None = None
+    cache_salt: str | None = None
     asks_usage: bool = False
     asks_ids: bool = False
 
@@ -179,6 +186,8 @@ def _changed(body: bytes, outline: Outline | None, fields: Fields, changes: _Cha
         members = {"stream_options": _with_usage_asked(options), **members}
     if changes.priority is not None:
         members = {"priority": Raw(b"%d" % changes.priority), **members}
+    if changes.cache_salt is not None:
+        members["cache_salt"] = Raw(b'"%b"' % changes.cache_salt.encode("ascii"))
     if changes.asks_ids:
         members = {"return_token_ids": Raw(b"true"), **members}
     text = msgspec.json.encode(members)

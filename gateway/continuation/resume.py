@@ -37,6 +37,8 @@ class Rest:
     output_tokens_max: int
     """Most that may still come, at least 1."""
     priority: int | None
+    cache_salt: str | None = None
+    """In place of the client's own; None: what it says itself."""
 
 
 def body_of(rest: Rest, original: bytes) -> bytes:
@@ -56,6 +58,8 @@ def body_of(rest: Rest, original: bytes) -> bytes:
     if bytes(least).isdigit() and int(least) > rest.output_tokens:
         told["min_tokens"] = Raw(b"%d" % (int(least) - rest.output_tokens))
     told |= {name: value for name, value in asked.items() if name not in _LEFT_OUT}
+    if rest.cache_salt is not None:
+        told["cache_salt"] = Raw(msgspec.json.encode(rest.cache_salt))
     return msgspec.json.encode(told)
 
 

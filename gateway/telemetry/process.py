@@ -32,3 +32,19 @@ def families_of(
             yield lost
 
     return families
+
+
+def refusals_of(counts: Mapping[tuple[str, str], int]) -> Callable[[], Iterator[Metric]]:
+    """The family of the refusals by limits, which are counted elsewhere by (limit, scope)."""
+
+    def families() -> Iterator[Metric]:
+        family = CounterMetricFamily(
+            "fairgate_limit_refusals",
+            "Requests that a limit refused, by its kind and whose it is.",
+            labels=("limit", "scope"),
+        )
+        for labels, count in counts.items():
+            family.add_metric(labels, count)
+        yield family
+
+    return families

@@ -219,6 +219,12 @@ class Fleet:
         engine = None if member is None else member.probe.status.engine
         return engine is not None and by_name(engine).tells_token_ids
 
+    def takes_cache_salt(self, name: str) -> bool:
+        """Whether its engine keeps prompts of different `cache_salt` apart; False while unknown."""
+        member = self._members.get(name)
+        engine = None if member is None else member.probe.status.engine
+        return engine is not None and by_name(engine).takes_cache_salt
+
     def has_answered_since(self, name: str, instant: float) -> bool:
         """Whether its probe had an answer after `instant`."""
         member = self._members.get(name)

@@ -51,9 +51,7 @@ async def queue(at: Operated, engine: HeldEngine, *tiers: str) -> list["asyncio.
     return calls
 
 
-async def served(
-    engine: HeldEngine, calls: list["asyncio.Task[Any]"], answered: int = 0
-) -> None:
+async def served(engine: HeldEngine, calls: list["asyncio.Task[Any]"], answered: int = 0) -> None:
     """The engine answers everything else, and everybody is content."""
     for number in range(answered, len(calls)):
         await eventually(lambda: len(engine.asked) > number)  # noqa: B023 - read at once
@@ -147,9 +145,8 @@ async def test_a_dry_run_tells_what_comes_of_it_and_does_nothing(
     assert (told["affected"]["waiting"], told["affected"]["running"]) == (3, 2)
     assert told["affected"]["tenants"] == ["default"]
     reaction = told["reaction"]
-    assert [(turn["user"], turn["turn_before"], turn["turn_after"]) for turn in reaction["turns"]] == [
-        ("u0", 2, 1), ("u1", 3, 2), ("u2", 1, 3),
-    ]  # fmt: skip
+    turns = [(each["user"], each["turn_before"], each["turn_after"]) for each in reaction["turns"]]
+    assert turns == [("u0", 2, 1), ("u1", 3, 2), ("u2", 1, 3)]
     assert (reaction["moved_earlier"], reaction["moved_later"]) == (2, 1)
     await at.call("PUT", "/policy", 200, json=document | change, headers=match)
     order = [turn["request_id"] for turn in reaction["turns"]]
@@ -216,7 +213,7 @@ async def test_tiers_are_made_moved_renamed_and_removed_one_by_one(at: Operated)
 async def test_earlier_policies_are_listed_shown_and_restored(
     at: Operated, engine: HeldEngine
 ) -> None:
-    """The change of yesterday evening is undone by whoever is awake, without knowing what it was."""
+    """Whoever is awake undoes yesterday's change, without knowing what it was."""
     calls = await queue(at, engine, "gold")
     first = await at.put_policy(scheduling={"headroom_max": 0.1})
     await at.put_policy(

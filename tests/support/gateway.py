@@ -12,6 +12,7 @@ import httpx
 from gateway.app import Gateway
 from gateway.server import GatewayServer, server_config
 from gateway.settings import load_settings
+from gateway.tenancy.spending import Sums
 from gateway.tenancy.store.memory import MemoryStore
 from gateway.tenancy.store.port import Store
 
@@ -47,11 +48,12 @@ async def running_gateway(
     environ: Mapping[str, str] = MappingProxyType({}),
     store: Store | None = None,
     wall: Callable[[], float] = time,
+    sums: Sums | None = None,
     **overrides: object,
 ) -> AsyncIterator[Running]:
     """A gateway before `replicas`; `overrides` are dotted settings with `__` for the dot.
 
-    `store`: None: one in memory. `wall` tells seconds since 1970.
+    `store`: None: one in memory. `wall` tells seconds since 1970. `sums`: see `Gateway`.
     """
     values: Mapping[str, object] = {
         "replicas": replicas,
@@ -61,7 +63,8 @@ async def running_gateway(
         **{name.replace("__", "."): value for name, value in overrides.items()},
     }
     settings = load_settings(config=None, environ=environ, overrides=values)
-    gateway = Gateway(settings, clock, store=MemoryStore() if store is None else store, wall=wall)
+    store = MemoryStore() if store is None else store
+    gateway = Gateway(settings, clock, store=store, wall=wall, sums=sums)
     config = server_config(gateway, host="127.0.0.1", port=0)
     config.loop = "none"
     server = GatewayServer(config, gateway)

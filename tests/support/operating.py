@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+
 from tests.support.gateway import Running, client, running_gateway
 
 V1 = "/admin/v1"

@@ -41,6 +41,12 @@ def test_sampling_goes_along_and_what_made_the_prompt_does_not() -> None:
     }
 
 
+def test_the_rest_is_salted_like_the_beginning() -> None:
+    """It would be computed in the cache of all others, and by the client's own word."""
+    assert rest({"cache_salt": "theirs"}, cache_salt="ours")["cache_salt"] == "ours"
+    assert rest({}, cache_salt="ours")["cache_salt"] == "ours"
+
+
 def test_what_must_still_come_is_less_by_what_came() -> None:
     """An answer would be longer by its break."""
     assert rest({"min_tokens": 5})["min_tokens"] == 3

@@ -23,7 +23,7 @@ STATUS = {
 TYPE = {429: "rate_limit_error", 503: "service_unavailable", 400: "invalid_request_error"}
 TYPES = {
     "invalid_request_error", "authentication_error", "permission_error", "rate_limit_error",
-    "insufficient_quota", "server_error", "service_unavailable",
+    "insufficient_quota", "server_error", "service_unavailable", "requests", "tokens",
 }  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def test_a_refusal_says_its_status_its_code_and_when_to_come_back(reason: Reason
     assert error.type == TYPE[error.status]
     assert error.reason is reason
     assert error.message.endswith(".")
-    hint = [(b"retry-after", b"12"), (b"retry-after-ms", b"12400")]
+    hint = [(b"retry-after", b"13"), (b"retry-after-ms", b"12400")]
     assert retry_headers(error) == ([] if error.status == 400 else hint)
     assert set(error_object(error)["error"]) == {"message", "type", "param", "code"}
 
@@ -58,7 +58,13 @@ def test_no_two_reasons_say_the_same() -> None:
 
 @pytest.mark.parametrize(
     ("after_s", "seconds", "milliseconds"),
-    [(0.0, b"1", b"1"), (0.2, b"1", b"200"), (1.5, b"2", b"1500"), (30.0, b"30", b"30000")],
+    [
+        (0.0, b"1", b"1"),
+        (0.2, b"1", b"200"),
+        (1.5, b"2", b"1500"),
+        (2.1, b"3", b"2100"),
+        (30.0, b"30", b"30000"),
+    ],
 )
 def test_the_hint_is_a_whole_number_of_seconds_from_one_on(
     after_s: float, seconds: bytes, milliseconds: bytes

@@ -7,6 +7,7 @@ import pytest
 
 from gateway.api.auth import Asked, headers_of
 from gateway.api.form import read_form
+from gateway.api.isolation import Salt
 from gateway.api.life import Life
 from gateway.api.outgoing import FORWARDED, FORWARDED_BYTES_MAX, body, forwarded, header_lines
 from gateway.api.routes import CHAT, TRANSCRIPTIONS
@@ -122,3 +123,25 @@ def test_token_ids_are_asked_for_beside_what_the_client_wrote(options: bytes, mo
     assert told["stream_options"]["include_usage"] is True
     assert (told["model"], told["priority"]) == (model, 1)
     assert b"return_token_ids" not in bytes(body(life(content, model), 1))  # type: ignore[arg-type]  # the same
+
+
+def test_the_salt_is_put_in_front_and_nothing_else_is_touched() -> None:
+    """A body that is written anew is a body whose numbers and spaces may differ."""
+    made = life(b'{ "model" : "m", "top_p":1.0 }')
+    made.salt = Salt("0a", lambda name: name == "vllm")
+    made.replica = "vllm"
+    assert body(made, None) == b'{"cache_salt":"0a", "model" : "m", "top_p":1.0 }'
+    assert body(made, 3) == b'{"priority":3,"cache_salt":"0a", "model" : "m", "top_p":1.0 }'
+    made.replica = "another"
+    assert body(made, None) == b'{ "model" : "m", "top_p":1.0 }'
+
+
+@pytest.mark.parametrize("alias", [False, True])
+def test_a_clients_own_salt_gives_way(alias: bool) -> None:
+    """Of two members of one name most readers take the last, and that would be the client's."""
+    made = life(b'{"cache_salt":"x","model":"m","c\\u0061che_salt":"y"}', "big" if alias else "m")
+    made.salt = Salt("0a", lambda _: True)
+    sent = body(made, 3)
+    assert isinstance(sent, bytes)
+    pairs = json.loads(sent, object_pairs_hook=sorted)
+    assert pairs == [("cache_salt", "0a"), ("model", made.model), ("priority", 3)]

@@ -19,7 +19,7 @@ from gateway.core.policy import (
     Tier,
 )
 from gateway.settings import load_settings
-from gateway.tenancy.keys import Principal
+from gateway.tenancy.keys import Principal, id_of
 from tests.support.loading import KEY, OTHER_KEY, OTHER_SHA, REPLICA, SHA, Loading
 
 
@@ -266,16 +266,16 @@ def test_keys_come_with_their_tiers_filled_in(load: Loading) -> None:
 keys:
   - {{tenant: acme, key_sha256: {SHA.upper()}}}
   - {{tenant: acme, user: bob, tier: background, max_tier: critical, models: [x, y],
-     speaks_for_users: true, key_sha256: {OTHER_SHA}}}
+     speaks_for_users: true, allows_chat_template: true, key_sha256: {OTHER_SHA}}}
 """
     ).keyring()
     assert not keyring.is_open
     assert keyring.find(KEY) == Principal(
-        tenant="acme", user="anonymous", tier=2, max_tier=2, key_id=SHA[:12]
+        tenant="acme", user="anonymous", tier=2, max_tier=2, key_id=id_of(SHA)
     )
     assert keyring.find(OTHER_KEY) == Principal(
         tenant="acme", user="bob", tier=3, max_tier=0, models=frozenset({"x", "y"}),
-        speaks_for_users=True, key_id=OTHER_SHA[:12],
+        speaks_for_users=True, allows_chat_template=True, key_id=id_of(OTHER_SHA),
     )  # fmt: skip
     assert keyring.find(b"another") is None
 

@@ -198,12 +198,7 @@ def test_web_pages_stay_out_of_an_open_gateway(load: Loading) -> None:
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        ("media_urls: data-only", "media_urls"),
-        ("cache_isolation: tenant", "cache_isolation"),
         ("redis: {url: 'redis://x'}", "redis"),
-        ("tenants: [{name: a, tokens_per_minute: 9}]", "tenants[0].tokens_per_minute"),
-        ("tenants: [{name: a, users: {b: {concurrent: 9}}}]", "tenants[0].users.b.concurrent"),
-        (f"keys: [{{tenant: a, key_sha256: {SHA}, budget: {{tokens: 9}}}}]", "keys[0].budget"),
     ],
 )
 def test_keys_of_later_versions_are_refused_by_name(load: Loading, text: str, key: str) -> None:

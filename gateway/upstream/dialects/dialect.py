@@ -42,6 +42,8 @@ class Dialect:
     lower_priority_first: bool
     tells_token_ids: bool = False
     """Whether it tells the ids of what it generates, and goes on from ids."""
+    takes_cache_salt: bool = False
+    """Whether it keeps the cached prompts of different salts apart."""
     metrics_path: str = "/metrics"
     metrics_flag: str | None = None
     """The start option without which it has no metrics; None where they are always there."""

@@ -95,4 +95,5 @@ DIALECT = Dialect(
     accepts_priority=True,
     lower_priority_first=True,
     tells_token_ids=True,
+    takes_cache_salt=True,
 )

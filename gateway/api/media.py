@@ -1,0 +1,162 @@
+"""What of a body an engine would fetch from somewhere, and whether it may.
+
+An engine loads images, sounds and videos from wherever a client says: from addresses that only the
+engine can reach, or from its own disk. So a body brings its media along (`data:`), or names a host
+that was allowed. All places are looked at in which vLLM 0.32, SGLang, TGI or llama.cpp read such an
+address, on every route: chat, Responses, Anthropic's sources, and the contents that the pooling
+routes take. Only a body with a word of theirs in it is looked at at all.
+"""
+
+import asyncio
+import re
+from typing import Any
+
+import msgspec
+
+from gateway.api.call import Call
+from gateway.api.outline import Outline
+from gateway.errors import BadRequestError
+
+URL_CHARS_MAX = 8_192
+"""A longer one that is no `data:` is not even looked at."""
+VALUES_A_TURN = 2_000
+"""Looked at between two turns of the loop."""
+
+ADDRESSES = frozenset(
+    {"image_url", "audio_url", "video_url", "file_url", "image", "audio", "video"}
+)
+"""Members whose value, or whose value's `url`, is fetched."""
+HOLDERS = ADDRESSES | {"source", "input_image", "input_audio", "input_video", "input_file", "file"}
+"""Members in whose value a `url` is fetched."""
+TYPES = HOLDERS | {"document", "url"}
+"""Types of parts whose own `url` is fetched."""
+CONTENTS = frozenset({"data", "file_data"})
+"""Members that hold the medium itself; some engines fetch them where they look like an address."""
+NOT_LOOKED_AT = frozenset(
+    {"tools", "tool_choice", "functions", "response_format", "text", "metadata"}
+)
+"""Members of the whole body that are schemas and notes: nothing in them is fetched."""
+
+_WRITTEN_OUT = re.compile(rb"\\u00[2-7]")
+"""An ASCII character as an escape: a word may be written so."""
+_URL = re.compile(
+    r"(https?)://([a-z0-9_.-]+)(?::(\d{1,5}))?(?:[/?#][\x21-\x5b\x5d-\x7e]*)?", re.IGNORECASE
+)
+"""Nothing that two readers could take for two hosts: no user, no backslash, no space."""
+_ADDRESS_SIGNS = re.compile(r"[:.\\]")
+"""Base64 has none of them."""
+_PORTS = {"http": "80", "https": "443"}
+
+Path = tuple[Any, ...]
+"""(path of what it is in, key or index); () is the body."""
+
+
+def may_fetch(call: Call) -> bool:
+    """Whether anything in a body could be an address, at a glance."""
+    text = call.body if call.outline is None else call.outline.marked
+    return (
+        b'_url"' in text
+        or b'"source"' in text
+        or b'"image"' in text
+        or b'"url"' in text
+        or b'"video"' in text
+        or b'"audio"' in text
+        or b'"data"' in text
+        or b'"file_data"' in text
+        or (b"\\u00" in text and _WRITTEN_OUT.search(text) is not None)
+    )
+
+
+class MediaRule:
+    """From which hosts engines may fetch what clients name."""
+
+    def __init__(self, hosts: tuple[str, ...] = ()) -> None:
+        """`hosts`: like `a.example.org`, `*.example.org`, each perhaps with a port; none: none."""
+        self._hosts = frozenset(host for host in hosts if not host.startswith("*."))
+        self._domains = tuple(host[1:] for host in hosts if host.startswith("*."))
+
+    async def check(self, call: Call) -> int:
+        """Bytes of the media that the body itself brings; their text is no prompt.
+
+        Raises BadRequestError, with the place of the first address that is not allowed.
+        """
+        outline = call.outline
+        text = call.body if outline is None else outline.marked
+        try:
+            body = msgspec.json.decode(text)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise BadRequestError(f"The request body cannot be read: {error}") from None
+        assert isinstance(body, dict), "it was read as one before"
+        todo: list[tuple[Any, str, Path]] = [
+            (value, key, ((), key)) for key, value in body.items() if key not in NOT_LOOKED_AT
+        ]
+        found_bytes = seen = 0
+        while todo:
+            value, name, path = todo.pop()
+            seen += 1
+            if seen % VALUES_A_TURN == 0:
+                await asyncio.sleep(0)
+            if isinstance(value, str):
+                found_bytes += self._looked(value, name, path, outline)
+            elif isinstance(value, list):
+                todo.extend((item, name, (path, i)) for i, item in enumerate(value))
+            elif isinstance(value, dict):
+                todo.extend(_members(value, name, path))
+        return found_bytes
+
+    def _looked(self, value: str, name: str, path: Path, outline: Outline | None) -> int:
+        """Bytes of a medium. Raises BadRequestError for an address that is not allowed."""
+        if name not in ADDRESSES and name not in CONTENTS:
+            return 0
+        taken = None if outline is None else outline.taken(value)
+        size = len(value) if taken is None else taken[1]
+        if taken is not None:
+            value = taken[0]
+        if value[:5].lower() == "data:" or not value:
+            return size
+        if name in CONTENTS and not _ADDRESS_SIGNS.search(value, 0, URL_CHARS_MAX):
+            return size
+        if size > URL_CHARS_MAX or not self._is_allowed(value):
+            where = _dotted(path)
+            raise BadRequestError(f"`{where}` must be a data: URL{self._or_hosts()}.", param=where)
+        return 0
+
+    def _is_allowed(self, url: str) -> bool:
+        found = _URL.fullmatch(url)
+        if found is None:
+            return False
+        scheme, host, port = found[1].lower(), found[2].lower(), found[3]
+        if port is not None and port != _PORTS[scheme]:
+            host = f"{host}:{port}"
+        return host in self._hosts or any(host.endswith(domain) for domain in self._domains)
+
+    def _or_hosts(self) -> str:
+        return ", or one of a host that is allowed here" if self._hosts or self._domains else ""
+
+
+def _members(value: dict[str, Any], name: str, path: Path) -> list[tuple[Any, str, Path]]:
+    """What is in an object; its `url` by the name of an address where it is one."""
+    kind = value.get("type")
+    if kind == "tool_use":
+        return []  # what a model asked a tool for
+    is_fetched = name in HOLDERS or (isinstance(kind, str) and kind in TYPES)
+    members = []
+    for key, item in value.items():
+        if key == "url":
+            if is_fetched:
+                members.append((item, "image_url", (path, key)))
+        elif key in CONTENTS:
+            if is_fetched and kind != "text":  # Anthropic's documents may be plain text
+                members.append((item, key, (path, key)))
+        else:
+            members.append((item, key, (path, key)))
+    return members
+
+
+def _dotted(path: Path) -> str:
+    """`messages[0].content[1].image_url.url`"""
+    parts: list[str] = []
+    while path:
+        path, part = path
+        parts.append(f"[{part}]" if isinstance(part, int) else f".{part}")
+    return "".join(reversed(parts)).removeprefix(".")
