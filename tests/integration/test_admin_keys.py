@@ -196,7 +196,7 @@ async def test_tenants_and_users_share_as_they_are_told_to(at: Operated) -> None
     await at.call("POST", "/users", 201, json={"tenant": "acme", "name": "al@x", "weight": 2})
     await at.call("POST", "/users", 201, json={"tenant": "filed", "name": "new", "weight": 5})
     assert scheduler.policy.user_weight("acme", "al@x") == 2
-    assert (scheduler.policy.user_weight("filed", "new"), scheduler.policy.user_weight("filed", "fay")) == (5, 3)
+    assert [scheduler.policy.user_weight("filed", each) for each in ("new", "fay")] == [5, 3]
     await at.call("POST", "/users", 400, json={"tenant": "none", "name": "x"})
     await at.call("POST", "/users", 409, json={"tenant": "acme", "name": "al@x"})
     listed = await at.call("GET", "/users?tenant=acme", 200)

@@ -3,7 +3,15 @@
 from collections.abc import Sequence
 
 from gateway.tenancy.store.memory import MemoryStore
-from gateway.tenancy.store.port import Answer, Contents, Deed, StoreError, Write
+from gateway.tenancy.store.port import (
+    Answer,
+    AuditEntry,
+    Contents,
+    Deed,
+    Kind,
+    StoreError,
+    Write,
+)
 
 
 class LosableStore(MemoryStore):
@@ -29,6 +37,14 @@ class LosableStore(MemoryStore):
         """All or nothing."""
         self._reach()
         return await super().commit(writes, deed, answer)
+
+    async def audit(
+        self, *, before: int | None = None, limit: int = 100, kind: Kind | None = None,
+        record_id: str | None = None,
+    ) -> tuple[AuditEntry, ...]:  # fmt: skip
+        """Newest first."""
+        self._reach()
+        return await super().audit(before=before, limit=limit, kind=kind, record_id=record_id)
 
     async def answered(self, idempotency_key: str) -> Answer | None:
         """What was answered under this key."""
