@@ -82,10 +82,6 @@ class GatewayServer(uvicorn.Server):
         """Listen."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
-        if self.lifespan.should_exit:
-            self.status = 1
-            LOGGER.error("the gateway cannot start: %s", self._gateway.office.fault or "see above")
-            return
         if self._gateway.asgi_of_operators is not None:
             await self._listen_to_operators(self._gateway.asgi_of_operators)
         if self._load is not None:

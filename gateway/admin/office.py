@@ -140,6 +140,7 @@ class Office:
             contents = await self.store.read()
         except StoreError as error:
             self.fault = str(error)
+            LOGGER.error("the gateway cannot start without its store: %s", error)
             raise
         self._become(contents.records)
         self.revision = contents.revision

@@ -56,8 +56,10 @@ async def test_what_was_acknowledged_is_there_after_a_kill(tmp_path: Path, after
     lost = {name: weight for name, weight in told.items() if kept.get(name, 0) < weight}
     assert lost == {}
     assert {entry.revision for entry in entries} == set(range(1, len(entries) + 1))
-    async with child(tmp_path, "http://127.0.0.1:9", ready=False, store=store) as gateway:
-        async with httpx.AsyncClient(base_url=gateway.url, timeout=20.0) as http:
-            for name in list(told)[:3]:
-                shown = (await http.get(f"{V1}/tenants/{name}")).json()
-                assert (shown["name"], shown["weight"]) == (name, kept[name])
+    async with (
+        child(tmp_path, "http://127.0.0.1:9", ready=False, store=store) as gateway,
+        httpx.AsyncClient(base_url=gateway.url, timeout=20.0) as http,
+    ):
+        for name in list(told)[:3]:
+            shown = (await http.get(f"{V1}/tenants/{name}")).json()
+            assert (shown["name"], shown["weight"]) == (name, kept[name])
