@@ -124,20 +124,24 @@ class Gateway:
         places = Places()
         self.relay = self._relay(policy, places)
         stored = StoredResponses(places=places, fleet=self.fleet, keyring=keyring, asking=asking)
-        self.operators = Operators(
-            settings,
+        self.operators = self._operators()
+        operations = Operations(keyring=keyring, models=models, readiness=self._readiness)
+        self._listen(operations, stored)
+
+    def _operators(self) -> Operators:
+        """The operators' side; what is changed is told to who listens there."""
+        self.office.listeners.append(
+            lambda changed: self.operators.happenings.publish("store.changed", changed.told())
+        )
+        return Operators(
+            self.settings,
             dispatcher=self.dispatcher,
             relay=self.relay,
             fleet=self.fleet,
             roster=self.roster,
-            wall=wall,
+            wall=self.wall,
             registry=self.office,
         )
-        self.office.listeners.append(
-            lambda changed: self.operators.happenings.publish("store.changed", changed.told())
-        )
-        operations = Operations(keyring=keyring, models=models, readiness=self._readiness)
-        self._listen(operations, stored)
 
     def _listen(self, operations: Operations, stored: StoredResponses) -> None:
         """What is served on which listener."""

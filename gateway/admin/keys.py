@@ -1,6 +1,7 @@
 """API keys over REST: made and shown once, changed, blocked, rotated, revoked at once."""
 
 from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Path, Query, Request, Response
@@ -30,6 +31,17 @@ from gateway.tenancy.store.port import Record, Write
 TAG = "keys"
 KIND: Literal["key"] = "key"
 KeyId = Annotated[str, Path(max_length=64)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """A key that is about to be handed out."""
+
+    action: str
+    status: int
+    key_id: str
+    body: Mapping[str, Any]
+    api_key: str
 
 
 class KeyPage(Page):
@@ -91,7 +103,8 @@ def _makes(routes: APIRouter, office: Office) -> None:
                 writes.append(Write(kind="policy", id=ACCESS, body={"since": office.wall()}))
             return writes
 
-        return await _handed_out(office, request, "key.make", 201, plan, key_id, body, api_key)
+        order = _Order("key.make", 201, key_id, body, api_key)
+        return await _handed_out(office, request, order, plan)
 
     @routes.post("/{id}/rotate", summary="Hand a key out anew, under the same id",
                  response_model=KeyMade, responses=documented(404, 409, 412, 422, 503))  # fmt: skip
@@ -110,7 +123,8 @@ def _makes(routes: APIRouter, office: Office) -> None:
             version = _record(office, request, id).version
             return [Write(kind=KIND, id=id, body=body_of(), expected=version)]
 
-        return await _handed_out(office, request, "key.rotate", 200, plan, id, body_of(), api_key)
+        order = _Order("key.rotate", 200, id, body_of(), api_key)
+        return await _handed_out(office, request, order, plan)
 
 
 def _deeds(routes: APIRouter, office: Office) -> None:
@@ -148,15 +162,15 @@ def view_of(office: Office, key_id: str) -> KeyView:
 
 
 async def _handed_out(
-    office: Office, request: Request, action: str, status: int,
-    plan: Callable[[], list[Write]], key_id: str, body: Mapping[str, Any], api_key: str,
-) -> Response:  # fmt: skip
+    office: Office, request: Request, order: "_Order", plan: Callable[[], list[Write]]
+) -> Response:
     """Make the change and show the key; what is kept for a repeated request does not hold it."""
-    promised = stored_view(office, Record(kind=KIND, id=key_id, version=0, body=body))
+    record = Record(kind=KIND, id=order.key_id, version=0, body=order.body)
+    promised = stored_view(office, record)
     again = made(promised, None).model_dump_json().encode()
-    deed = deed_of(request, action, office.wall())
-    version = await office.change(plan, deed, answer_of(request, status, again))
-    return answered(made(view_of(office, key_id), api_key), status, version)
+    deed = deed_of(request, order.action, office.wall())
+    version = await office.change(plan, deed, answer_of(request, order.status, again))
+    return answered(made(view_of(office, order.key_id), order.api_key), order.status, version)
 
 
 def _record(office: Office, request: Request, key_id: str) -> Record:

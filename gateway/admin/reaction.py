@@ -116,7 +116,7 @@ def _line(
     granted: list[str] = []
     refused: list[str] = []
     if changed is not None:
-        _tell(copy, changed, now, granted, refused)
+        _tell(copy, changed, now, granted=granted, refused=refused)
     at_once, places = tuple(granted), {}
     for request_id in copy.waiting:
         place = copy.place_of(request_id, now)
@@ -126,14 +126,14 @@ def _line(
     while copy.waiting and running:
         ended = running.pop(0)
         begun = len(granted)
-        _tell(copy, Finished(ended, Outcome.DONE), now, granted, refused)
+        _tell(copy, Finished(ended, Outcome.DONE), now, granted=granted, refused=refused)
         running.extend(granted[begun:])
     turns = {request_id: turn for turn, request_id in enumerate(dict.fromkeys(granted), 1)}
     return _Line(turns, places, at_once, tuple(refused))
 
 
 def _tell(
-    copy: Scheduler, event: Event, now: float, granted: list[str], refused: list[str]
+    copy: Scheduler, event: Event, now: float, *, granted: list[str], refused: list[str]
 ) -> None:
     for decision in copy.handle(event, now):
         if isinstance(decision, Granted):

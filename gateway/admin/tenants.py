@@ -72,6 +72,7 @@ def router(office: Office) -> APIRouter:
     routes = APIRouter(prefix="/tenants", tags=[TAG])
     _looks(routes, office)
     _deeds(routes, office)
+    _changes(routes, office)
     return routes
 
 
@@ -115,6 +116,8 @@ def _deeds(routes: APIRouter, office: Office) -> None:
         version = await office.change(plan, deed, answer_of(request, 201, told))
         return answered(view_of(office, new.name), 201, version)
 
+
+def _changes(routes: APIRouter, office: Office) -> None:
     @routes.patch("/{name}", summary="Change a tenant",
                   responses=documented(404, 409, 412, 503))  # fmt: skip
     async def change(

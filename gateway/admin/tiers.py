@@ -69,6 +69,7 @@ def _deeds(routes: APIRouter, office: Office) -> None:
         fields: TierFields,
         request: Request,
         response: Response,
+        *,
         dry_run: DryRun = False,
     ) -> TierView | Rehearsal:
         section = fields.model_dump(mode="json", exclude={"rank"})
@@ -89,6 +90,7 @@ def _deeds(routes: APIRouter, office: Office) -> None:
         name: Name,
         request: Request,
         response: Response,
+        *,
         moved_to: Annotated[str, Query(max_length=32, description="Another tier.")],
         dry_run: DryRun = False,
     ) -> Listing[TierView] | Rehearsal:

@@ -120,7 +120,7 @@ def _deeds(routes: APIRouter, office: Office) -> None:
     @routes.patch("/{tenant}/{name}", summary="Change a user",
                   responses=documented(404, 409, 412, 503))  # fmt: skip
     async def change(
-        tenant: Tenant, name: Name, fields: UserFields, request: Request, response: Response
+        tenant: Tenant, name: Name, fields: UserFields, request: Request, *, response: Response
     ) -> UserView:
         def plan() -> list[Write]:
             version = _changeable(office, request, tenant, name)

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 
 from gateway.admin.policy_document import checked
+from gateway.app import Gateway
 from gateway.settings import SettingsError, load_settings
 from gateway.tenancy.store.memory import MemoryStore
-from gateway.tenancy.store.port import Deed, Write
-from tests.support.child import child
+from gateway.tenancy.store.port import Deed, StoreError, Write
 from tests.support.held_engine import running_held_engine
 from tests.support.operating import operated
 
@@ -97,12 +98,14 @@ async def test_a_file_that_is_read_again_stays_under_what_the_store_holds() -> N
 
 
 async def test_a_store_that_cannot_be_read_keeps_the_gateway_from_starting(
-    tmp_path: Path,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without it nobody knows who may come in: to serve all the same would let in everybody."""
     file = tmp_path / "kept.db"
     file.write_bytes(b"no database at all, and long enough to be looked at " * 100)
-    store = {"url": f"sqlite:///{file}"}
-    with pytest.raises(AssertionError, match="cannot start without its store.*is damaged"):
-        async with child(tmp_path, "http://127.0.0.1:9", ready=False, store=store):
-            pass
+    overrides = {"replicas": ["http://127.0.0.1:9"], "store.url": f"sqlite:///{file}"}
+    gateway = Gateway(load_settings(config=None, environ={}, overrides=overrides))
+    with pytest.raises(StoreError, match="is damaged"):
+        async with gateway._lifespan(FastAPI()):
+            pytest.fail("it started")
+    assert "cannot start without its store" in caplog.text
