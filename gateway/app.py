@@ -103,12 +103,7 @@ class Gateway:
         store = store_of(settings.store.url) if store is None else store
         self.office = Office(self, store, wall)
         self._spending = Spending(self.limits, store if sums is None else sums)
-        self._models = models = ModelTable(
-            configured=frozenset(model.name for model in settings.models),
-            aliases=settings.model_by_alias,
-            cards=self.fleet.cards,
-            lists=self.fleet.lists,
-        )
+        self._models = models = self._model_table()
         self._users = UserNames(settings.bounds.users_per_tenant, clock, settings.known_users())
         self._asking = asking = Asking(
             tier_ranks=_ranks(settings),
@@ -127,6 +122,15 @@ class Gateway:
         self.operators = self._operators()
         operations = Operations(keyring=keyring, models=models, readiness=self._readiness)
         self._listen(operations, stored)
+
+    def _model_table(self) -> ModelTable:
+        settings = self.settings
+        return ModelTable(
+            configured=frozenset(model.name for model in settings.models),
+            aliases=settings.model_by_alias,
+            cards=self.fleet.cards,
+            lists=self.fleet.lists,
+        )
 
     def _operators(self) -> Operators:
         """The operators' side; what is changed is told to who listens there."""

@@ -7,7 +7,7 @@ import pytest
 from gateway.admin.fitting import UnfitError, fitted, judged
 from gateway.admin.key_records import key_of, made_key, rotated, section_of
 from gateway.admin.names import user_id
-from gateway.admin.overlay import POLICY, overlaid
+from gateway.admin.overlay import POLICY, Name, overlaid
 from gateway.admin.policy_document import checked, differences, document_of
 from gateway.settings import SettingsError
 from gateway.settings_sources import Sources, from_yaml
@@ -69,8 +69,8 @@ def test_names_are_added_and_those_of_the_file_stay_as_they_are() -> None:
     }  # fmt: skip
     models = {address.url: address.models for address in found.settings.addresses()}
     assert models["http://store:1"] is None
-    assert models["http://store:2"] == {"llama"}
-    assert models["http://store:3"] == {"other"}
+    assert models["http://store:2"] == frozenset({"llama"})
+    assert models["http://store:3"] == frozenset({"other"})
     assert set(models) == {f"http://{host}:{n}" for host in ("file", "store") for n in (1, 2)} | {
         "http://store:3"
     }
@@ -131,7 +131,7 @@ def test_a_change_must_fit_as_a_whole_and_says_where_it_does_not() -> None:
         judged(sources(), [bad], set_aside={}, written={("tenant", "acme")})
     assert [problem.place for problem in caught.value.problems] == [("room", "requests")]
     good = record("tenant", "fine", name="fine", weight=4.0)
-    aside = {("tenant", "acme"): ("why",)}
+    aside: dict[Name, tuple[str, ...]] = {("tenant", "acme"): ("why",)}
     found = judged(sources(), [bad, good], set_aside=aside, written={("tenant", "fine")})
     assert found.settings.policy().tenant_weight("fine") == 4
     assert found.set_aside == aside
@@ -166,7 +166,10 @@ def test_a_key_of_a_tier_that_is_gone_loses_rank_rather_than_entry(
 def test_a_damaged_key_is_no_key() -> None:
     """What cannot be read must not let anybody in, nor stop the others."""
     settings = fitted(sources(), []).settings
-    for broken in ({"hashes": []}, {"tenant": ""}, {"models": []}, {"hashes": [{"sha256": 1}]}):
+    damages: list[dict[str, Any]] = [
+        {"hashes": []}, {"tenant": ""}, {"models": []}, {"hashes": [{"sha256": 1}]},
+    ]  # fmt: skip
+    for broken in damages:
         assert key_of(settings, record("key", "k", **body(**broken))) is None
 
 
