@@ -13,7 +13,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.core.explain import Explanation, ReplicaVerdict
 from gateway.core.gate import Closed
 
-State = Literal["waiting", "running", "ending"]
+State = Literal["waiting", "held", "running", "ending"]
+STATES: Mapping[str, State] = MappingProxyType(
+    {"waiting": "waiting", "held": "held", "granted": "running"}
+)
+"""Ours for each of the scheduler's."""
+STATE_TEXT = (
+    "`held`: as many of its holder run as may; `ending`: between two attempts, or its client "
+    "still reads."
+)
 
 WORDS: Mapping[str, str] = MappingProxyType(
     {
@@ -89,6 +97,7 @@ class ExplanationView(BaseModel):
                 "ahead": [{"tenant": "beta", "user": "bob", "tenant_start": 5004.0,
                            "user_start": 120.0, "waiting": 1}],
                 "is_floor_owed": False, "is_aged": False, "tiers_ahead": 0, "granted_on": None,
+                "held_by": None, "held_by_running": 0, "held_by_most": 0,
                 "replicas": [{
                     "replica": "gpu0-8000", "closed_by": "queue",
                     "reason": "has no free slot, and as many as this tier allows wait inside it "
@@ -104,7 +113,7 @@ class ExplanationView(BaseModel):
     )  # fmt: skip
     object: Literal["explanation"] = "explanation"
     request_id: str
-    state: State = Field(description="`ending`: between two attempts, or its client still reads.")
+    state: State = Field(description=STATE_TEXT)
     summary: str = Field(description="The same in a sentence or two.")
     model: str
     tier: str
@@ -123,12 +132,15 @@ class ExplanationView(BaseModel):
     tiers_ahead: int = Field(description="Requests that wait in the tiers above.")
     replicas: list[VerdictView] = Field(description="What keeps it off each replica of its pool.")
     granted_on: str | None = Field(description="The replica where it runs.")
+    held_by: str | None = Field(description="Whose cap on concurrent requests keeps it back.")
+    held_by_running: int = Field(description="Requests that run under that cap.")
+    held_by_most: int = Field(description="As many may.")
 
 
 def rendered(explanation: Explanation, request_id: str) -> ExplanationView:
     """An explanation of the scheduler, under the id that the client was told."""
     told = asdict(explanation)
-    told["state"] = "running" if explanation.granted_on is not None else "waiting"
+    told["state"] = STATES[explanation.state]
     told["request_id"] = request_id
     told["summary"] = summary_of(explanation)
     for verdict, known in zip(told["replicas"], explanation.replicas, strict=True):
@@ -140,6 +152,9 @@ def summary_of(explanation: Explanation) -> str:
     """What holds a request, in a sentence or two."""
     if explanation.granted_on is not None:
         return f"It runs on {explanation.granted_on}."
+    if explanation.held_by is not None:
+        running, most = explanation.held_by_running, explanation.held_by_most
+        return f"Held back: {running} of at most {most} requests of `{explanation.held_by}` run."
     where = f"Position {explanation.position} in `{explanation.tier}`"
     ahead = []
     if explanation.tiers_ahead:

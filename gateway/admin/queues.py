@@ -31,9 +31,9 @@ class QueueView(BaseModel):
         json_schema_extra={
             "example": {
                 "object": "queue", "model": "llama-3-8b", "tier": "standard", "tenant": "acme",
-                "user": "alice", "waiting": 3, "oldest_wait_s": 2.4, "tenant_weight": 2.0,
-                "user_weight": 1.0, "tenant_virtual_start": 5120.0, "user_virtual_start": 880.0,
-                "virtual_time": 5004.0, "waiting_cost": 2310.0,
+                "user": "alice", "waiting": 3, "held": 0, "oldest_wait_s": 2.4,
+                "tenant_weight": 2.0, "user_weight": 1.0, "tenant_virtual_start": 5120.0,
+                "user_virtual_start": 880.0, "virtual_time": 5004.0, "waiting_cost": 2310.0,
             }
         }
     )  # fmt: skip
@@ -43,12 +43,15 @@ class QueueView(BaseModel):
     tenant: str
     user: str
     waiting: int = Field(description="Requests.")
+    held: int = Field(description="Those of them that a cap on concurrent requests keeps back.")
     oldest_wait_s: float = Field(description="How long the one that came first has waited.")
     waiting_cost: float = Field(description="What they are predicted to cost, in the cost unit.")
     tenant_weight: float
     user_weight: float
-    tenant_virtual_start: float = Field(description="Among the tenants of the tier.")
-    user_virtual_start: float = Field(description="Among the users of the tenant.")
+    tenant_virtual_start: float | None = Field(
+        description="Among the tenants of the tier; null where all are held."
+    )
+    user_virtual_start: float | None = Field(description="Among the users of the tenant.")
     virtual_time: float = Field(description="Of the tier: the tenant's start at the last grant.")
 
 
@@ -71,6 +74,7 @@ class Group:
     user: str
     sample: Waiting
     count: int = 0
+    held: int = 0
     cost: float = 0.0
     since: float = float("inf")
 
@@ -88,8 +92,8 @@ def router(desk: Desk) -> APIRouter:
     async def queues(asked: Annotated[QueuesAsked, Query()]) -> Listing[QueueView]:
         groups = await grouped(desk.scheduler, asked)
         now = desk.clock()
-        # What left its flow while others were counted is told without a place any more.
-        here = [each for each in groups if each.sample.lane is not None]
+        # Who left while others were counted has no place any more.
+        here = [each for each in groups if each.sample.ticket]
         found = page_of(
             here, asked, key=lambda each: each.key,
             view=lambda each: _view(desk.scheduler, each, now),
@@ -129,20 +133,18 @@ def _add(groups: dict[tuple[str, int, str, str], Group], waiting: Waiting) -> No
     group = groups.get(key)
     if group is None:
         group = groups[key] = Group(*key, sample=waiting)
-    elif not group.sample.ticket:
+    elif not group.sample.ticket or group.sample.lane is None:
         group.sample = waiting
     group.count += 1
+    group.held += waiting.holder is not None
     group.cost += waiting.cost
     group.since = min(group.since, request.arrived_at)
 
 
 def _view(state: State, group: Group, now: float) -> QueueView:
-    lane = group.sample.lane
-    assert lane is not None
-    assert lane.parent is not None
-    user, tenant = lane.flow, lane.parent.flow
-    assert user is not None
-    assert tenant is not None
+    lane, policy = group.sample.lane, state.policy
+    user = None if lane is None else lane.flow
+    tenant = None if lane is None or lane.parent is None else lane.parent.flow
     queue = state.pool_by_model[group.model].queues[group.tier]
     return QueueView(
         model=group.model,
@@ -150,11 +152,12 @@ def _view(state: State, group: Group, now: float) -> QueueView:
         tenant=group.tenant,
         user=group.user,
         waiting=group.count,
+        held=group.held,
         oldest_wait_s=round(max(0.0, now - group.since), 3),
         waiting_cost=group.cost,
-        tenant_weight=tenant.weight,
-        user_weight=user.weight,
-        tenant_virtual_start=tenant.start,
-        user_virtual_start=user.start,
+        tenant_weight=policy.tenant_weight(group.tenant),
+        user_weight=policy.user_weight(group.tenant, group.user),
+        tenant_virtual_start=None if tenant is None else tenant.start,
+        user_virtual_start=None if user is None else user.start,
         virtual_time=queue.virtual,
     )

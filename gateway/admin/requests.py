@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.desk import Desk
-from gateway.admin.explanations import ExplanationView, State, rendered
+from gateway.admin.explanations import STATE_TEXT, ExplanationView, State, rendered
 from gateway.admin.paging import Listing, Page, page_of
 from gateway.admin.problems import NotFoundError, documented
 from gateway.api.life import Life
@@ -33,7 +33,7 @@ class RequestView(BaseModel):
 
     object: Literal["request"] = "request"
     id: str
-    state: State = Field(description="`ending`: between two attempts, or its client still reads.")
+    state: State = Field(description=STATE_TEXT)
     model: str
     route: str
     tier: str
@@ -136,8 +136,9 @@ class Line:
     def state(self, life: Life) -> State:
         """What it does."""
         scheduler = self._desk.scheduler
-        if life.attempt_id in scheduler.waiting:
-            return "waiting"
+        waiting = scheduler.waiting.get(life.attempt_id)
+        if waiting is not None:
+            return "waiting" if waiting.holder is None else "held"
         return "running" if life.attempt_id in scheduler.granted else "ending"
 
     def view(self, life: Life) -> RequestView:
@@ -148,7 +149,7 @@ class Line:
         assert call is not None
         granted = desk.scheduler.granted.get(life.attempt_id)
         place = desk.scheduler.place_of(life.attempt_id, now)
-        waited_s = now - life.began_at if state == "waiting" else life.waited_s
+        waited_s = now - life.began_at if state in ("waiting", "held") else life.waited_s
         return RequestView(
             id=life.request_id,
             state=state,
@@ -184,7 +185,8 @@ class Line:
             "is still reading.",
             patience_left_s=None, position=None, expected_wait_s=None, cost=None, flow=None,
             flows_ahead=0, ahead=[], is_floor_owed=False, is_aged=False, tiers_ahead=0,
-            replicas=[], granted_on=None,
+            replicas=[], granted_on=None, held_by=None, held_by_running=0,
+            held_by_most=0,
         )  # fmt: skip
 
     def _is_asked(self, life: Life, asked: RequestsAsked) -> bool:
