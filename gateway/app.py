@@ -42,7 +42,7 @@ from gateway.runtime.stalls import is_stalled, stuck
 from gateway.settings import Settings, SettingsError
 from gateway.telemetry.log import RequestLog
 from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.process import Told, families_of, refusals_of
+from gateway.telemetry.process import families_of, refusals_of
 from gateway.telemetry.record import SettledRequest
 from gateway.tenancy.keys import Keyring
 from gateway.tenancy.limits import Limits
@@ -52,6 +52,7 @@ from gateway.tenancy.store.port import Store
 from gateway.tenancy.users import UserNames
 from gateway.upstream.fleet import Fleet
 from gateway.upstream.roster import Roster
+from gateway.vitals import counters, gauges
 
 LOGGER = logging.getLogger("fairgate.scaling")
 OVERLOAD = logging.getLogger("fairgate.overload")
@@ -91,7 +92,7 @@ class Gateway:
         self._log: RequestLog | None = None
         self.lag = LagMeter(self._looked)
         self.pressure = Pressure(lag_max_s=settings.bounds.loop_lag_s, memory_max=_memory(settings))
-        self.metrics.tell_also(families_of(self._gauges(), self._counters(), lambda: self._log))
+        self.metrics.tell_also(families_of(gauges(self), counters(self), lambda: self._log))
         self.metrics.tell_also(refusals_of(self.limits.refusals))
         self.dispatcher = Dispatcher(self.scheduler, clock, advised=self._advised)
         self.doors = Doors()
@@ -388,42 +389,6 @@ class Gateway:
         self._log = fresh
         if known is not None:
             asyncio.get_running_loop().run_in_executor(None, known.close)
-
-    def _counters(self) -> dict[str, Told]:
-        return {
-            "requests_kept_out": (
-                "Requests that were refused since the gateway itself was overloaded.",
-                lambda: self.doors.kept_out,
-            ),
-            "connections_turned_away": (
-                "Connections of clients that came beyond the bound.",
-                lambda: self.crowd.turned_away,
-            ),
-        }
-
-    def _gauges(self) -> dict[str, Told]:
-        return {
-            "event_loop_lag_max_seconds": (
-                "Longest lag of the event loop in the last half minute to minute.",
-                lambda: self.lag.longest_s,
-            ),
-            "body_bytes": (
-                "Bytes of all bodies that are here: those that come, wait and run.",
-                lambda: self.relay.body_bytes,
-            ),
-            "store_up": (
-                "Whether what operators decide can be kept: 0 while the store cannot be used.",
-                lambda: float(self.office.fault is None),
-            ),
-            "policy_revision": (
-                "Revision of the store that is in force here.",
-                lambda: float(self.office.revision),
-            ),
-            "requests_inside": (
-                "Requests that were let in and have not ended.",
-                lambda: self.doors.inside,
-            ),
-        }
 
     async def _sweep(self) -> None:
         """Forget replicas that are no longer wanted, once nothing runs there."""

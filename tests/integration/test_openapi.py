@@ -41,7 +41,6 @@ from gateway.emulator.options import EmulatorOptions
 from gateway.emulator.server import running_emulator
 from tests.support.gateway import Running, client, eventually, running_gateway
 from tests.support.held_engine import HeldEngine, running_held_engine
-from tests.support.registry import KeptRegistry
 
 FAST = EmulatorOptions(profile="instant")
 EXAMPLES = 4
@@ -109,9 +108,7 @@ async def place() -> AsyncIterator[Place]:
     async with (
         running_emulator(FAST) as engine,
         running_held_engine(1) as held,
-        running_gateway(
-            engine.url, {"url": held.url, "max_num_seqs": 1}, registry=KeptRegistry()
-        ) as running,
+        running_gateway(engine.url, {"url": held.url, "max_num_seqs": 1}) as running,
         client(running) as http,
     ):
         loop, path = asyncio.get_running_loop(), "/v1/chat/completions"
