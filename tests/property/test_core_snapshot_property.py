@@ -4,7 +4,6 @@ Instants lie on a grid that floats hold exactly, so that "equal" needs no tolera
 clocks differ: only then is every difference a field that was forgotten.
 """
 
-import json
 import math
 import random
 from array import array
@@ -53,6 +52,7 @@ from gateway.core.messages import (
 from gateway.core.policy import DEFAULT_TIERS, Ageing, Bounds, Policy, Price, Scaling, Tenant
 from gateway.core.scheduler import Scheduler
 from gateway.core.snapshot import restore, snapshot
+from tests.support.snapshots import lack_something, through_json
 
 GRID = 64.0
 """Instants are multiples of 1/64 s."""
@@ -192,7 +192,8 @@ class Life:
             on = dice.choice(list(first.replicas))
             heard_at = dice.choice((None, self.now - 0.25, self.now))
             tokens = {each: dice.choice((3, 400)) for each in granted}
-            return Progressed(on, tokens, heard_at)
+            held = frozenset(granted[:1]) if dice.random() < 0.3 else frozenset()
+            return Progressed(on, tokens, heard_at, held)
         if kind < 0.74:
             return Cancelled(dice.choice([*granted, *waiting]))
         if kind < 0.77:
@@ -244,6 +245,7 @@ class Life:
         for forecast in (each for pool in self.first.pools for each in pool.forecasts):
             for waited_s in range(20):
                 forecast.add(10.0, float(waited_s))
+        lack_something(self.first.replicas.values(), self.now)
         adopted = Adopted(request=replace(self.request(), model="z"), replica="s1")
         for event in (adopted, ReplicaRemoved("s1")):
             self.first.handle(event, self.now)
@@ -270,7 +272,8 @@ def shifted(event: Event, offset: float) -> Event:
         case ReplicaReported():
             return replace(event, sent_at=event.sent_at + offset)
         case Progressed() if event.heard_at is not None:
-            return Progressed(event.replica, event.output_tokens, event.heard_at + offset)
+            heard_at = event.heard_at + offset
+            return Progressed(event.replica, event.output_tokens, heard_at, event.held)
         case _:
             return event
 
@@ -278,12 +281,6 @@ def shifted(event: Event, offset: float) -> Event:
 def told(decisions: list[Decision]) -> list[Decision]:
     """All but when to wake: that is asked again by whoever was restored."""
     return [each for each in decisions if not isinstance(each, WakeWanted)]
-
-
-def through_json(data: Mapping[str, Any]) -> dict[str, Any]:
-    """As another process reads it."""
-    read: dict[str, Any] = json.loads(json.dumps(data, allow_nan=False))
-    return read
 
 
 OFFSETS = st.integers(-int(4_000 * GRID), int(1e6 * GRID)).map(lambda ticks: ticks / GRID)
