@@ -4,12 +4,10 @@ Instants lie on a grid that floats hold exactly, so that "equal" needs no tolera
 clocks differ: only then is every difference a field that was forgotten.
 """
 
-import json
 import random
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -31,7 +29,6 @@ from gateway.core.messages import (
     Outcome,
     PolicyChanged,
     Progressed,
-    Rank,
     RecallDone,
     Recalled,
     RecallTooLate,
@@ -49,6 +46,7 @@ from gateway.core.messages import (
 from gateway.core.policy import DEFAULT_TIERS, Ageing, Bounds, Policy, Price, Scaling, Tenant
 from gateway.core.scheduler import Scheduler
 from gateway.core.snapshot import restore, snapshot
+from tests.support.snapshots import lack_something, through_json
 from tests.support.walking import OF_POLICY, Walk, close
 
 GRID = 64.0
@@ -248,12 +246,7 @@ class Life:
         for forecast in (each for pool in self.first.pools for each in pool.forecasts):
             for waited_s in range(20):
                 forecast.add(10.0, float(waited_s))
-        for number, replica in enumerate(self.first.replicas.values(), start=1):
-            ranks = (Rank(2, 7.0), Rank(0, float(number)))
-            report = ReplicaReport(running=2, waiting=0, ranks=ranks)
-            for _ in range(2):
-                replica.absence.present(report, sent_at=self.now, still_s=9.0)
-                replica.absence.take(number, sent_at=self.now, has_grown=True)
+        lack_something(self.first.replicas.values(), self.now)
         adopted = Adopted(request=replace(self.request(), model="z"), replica="s1")
         for event in (adopted, ReplicaRemoved("s1")):
             self.first.handle(event, self.now)
@@ -290,12 +283,6 @@ def shifted(event: Event, offset: float) -> Event:
 def told(decisions: list[Decision]) -> list[Decision]:
     """All but when to wake: that is asked again by whoever was restored."""
     return [each for each in decisions if not isinstance(each, WakeWanted)]
-
-
-def through_json(data: Mapping[str, Any]) -> dict[str, Any]:
-    """As another process reads it."""
-    read: dict[str, Any] = json.loads(json.dumps(data, allow_nan=False))
-    return read
 
 
 OFFSETS = st.integers(-int(4_000 * GRID), int(1e6 * GRID)).map(lambda ticks: ticks / GRID)
