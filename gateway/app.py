@@ -159,8 +159,13 @@ class Gateway:
         """What is served on which listener."""
         listen = self.settings.listen
         public = build_app(operations, lifespan=self._lifespan)
-        more = routers(self.office)
-        lobby = Lobby(public, self.operators.door(public=public, metrics=self.metrics, more=more))
+        office = self.office
+        lobby = Lobby(
+            public,
+            lambda: self.operators.door(public=public, metrics=self.metrics, more=routers(office)),
+        )
+        self.furnish: Callable[[], object] = lobby.furnish
+        """Makes at once what would else be made for the first operator who comes."""
         is_apart = listen.admin_port is not None
         front = Front(self.relay, stored, public if is_apart else lobby, self.doors)
         self.asgi = with_cors(front, listen.cors_origins)

@@ -282,6 +282,7 @@ def serve(settings: Settings, load: Callable[[], Settings] | None = None) -> Non
     _set_up_logging(settings)
     gateway = Gateway(settings)
     host, port = settings.listen.host, settings.listen.port
+    gateway.furnish()
     _announce(gateway, Console(stderr=True))
     calm_collector()
     limit = raised_limit()

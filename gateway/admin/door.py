@@ -7,7 +7,7 @@ within its bound. Paths are matched as they came, never built anew.
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from secrets import token_hex
 from urllib.parse import parse_qsl
@@ -36,6 +36,8 @@ from gateway.tenancy.store.port import Answer, StoreError
 LOGGER = logging.getLogger("fairgate.admin")
 BODY_BYTES_MAX = 1 << 20
 """Of one request of an operator."""
+PUBLIC = ("/healthz", "/readyz", "/v1/")
+"""How paths begin that are never operators' own."""
 PARAMETERS_MAX = 64
 """In a query."""
 WHO = "fairgate.who"
@@ -139,18 +141,31 @@ class Door:
 
 
 class Lobby:
-    """Both sides on one listener: what operators ask goes to the door, the rest to the public."""
+    """Both sides on one listener: what operators ask goes to the door, the rest to the public.
 
-    def __init__(self, public: ASGIApp, door: Door) -> None:
+    The door takes half a second to make, so it is made when somebody first comes to it, or before
+    anybody can, by `furnish`.
+    """
+
+    def __init__(self, public: ASGIApp, make_door: Callable[[], Door]) -> None:
         self._public = public
-        self._door = door
+        self._make_door = make_door
+        self._door: Door | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection event."""
-        if scope["type"] == "http" and self._door.knows(scope["path"]):
-            await self._door(scope, receive, send)
+        is_public = scope["type"] != "http" or scope["path"].startswith(PUBLIC)
+        door = None if is_public else self.furnish()
+        if door is not None and door.knows(scope["path"]):
+            await door(scope, receive, send)
         else:
             await self._public(scope, receive, send)
+
+    def furnish(self) -> Door:
+        """The door, made now if it was not yet."""
+        if self._door is None:
+            self._door = self._make_door()
+        return self._door
 
 
 class _Reply:
