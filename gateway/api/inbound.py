@@ -7,7 +7,7 @@ an answer by themselves and tells of a client that left only whoever asks (docs/
 import asyncio
 import logging
 from collections import deque
-from typing import Any, cast
+from typing import Any, Final, cast
 from urllib.parse import unquote
 
 import httptools
@@ -23,7 +23,9 @@ from gateway.api.outflow import Outflow, Pairs
 
 LOGGER = logging.getLogger("fairgate.inbound")
 NOT_HTTP = b"Invalid HTTP request received."
-QUESTION_MARK, HASH, PERCENT = b"?#%"
+QUESTION_MARK: Final = 63
+HASH: Final = 35
+PERCENT: Final = 37
 """What makes a target more than a plain path; two slashes do as well."""
 
 

@@ -3,11 +3,15 @@
 Such a chunk is known by its length, without a parser; any other one is the parser's.
 """
 
-USUAL_BYTES_MAX = 2_048
+from typing import Final
+
+# Compiled code looks up by its name, each time, whatever is not Final.
+USUAL_BYTES_MAX: Final = 2_048
 """A longer chunk takes the longer way."""
-CR, LF = 13, 10
-CRLF = b"\r\n"
-SIZE_LINES = tuple(b"%x\r\n" % size for size in range(USUAL_BYTES_MAX))
+CR: Final = 13
+LF: Final = 10
+CRLF: Final = b"\r\n"
+SIZE_LINES: Final[tuple[bytes, ...]] = tuple(b"%x\r\n" % size for size in range(USUAL_BYTES_MAX))
 """What a chunk begins with, by the size of its body."""
 
 
@@ -21,7 +25,7 @@ def _beginnings() -> tuple[bytes, ...]:
     return tuple(found)
 
 
-_BEGINNINGS = _beginnings()
+_BEGINNINGS: Final = _beginnings()
 
 
 def body_of_usual(data: bytes) -> bytes:

@@ -7,7 +7,7 @@ upstream ends however slowly the client reads. It never changes a byte.
 import re
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Final
 
 from gateway.core.messages import Usage
 from gateway.upstream.chunks import CR, LF
@@ -21,10 +21,10 @@ TAIL_BYTES = 4_096
 RESPONSE_TAIL_BYTES = 64 << 10
 """SGLang's responses repeat the client's tools after the usage."""
 
-USAGE = b'"usage"'
-_CHUNK = b'data: {"'
+USAGE: Final = b'"usage"'
+_CHUNK: Final = b'data: {"'
 """How a chunk begins, as engines write it."""
-_LEAST_CHUNK = len(_CHUNK) + 2
+_CHUNK_BYTES: Final = 8
 _ERROR = re.compile(rb'\s*\{\s*(?:"error"\s*:\s*[^\sn]|"type"\s*:\s*"error")')
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 
@@ -100,11 +100,11 @@ class StreamMeter:
             self._partial = b""
         size = len(data)
         if (  # one chunk, and neither an error nor the end: those begin otherwise
-            size > _LEAST_CHUNK
+            size > _CHUNK_BYTES + 2
             and data.find(b"\n") == size - 2
             and data[size - 1] == LF
-            and data[: len(_CHUNK)] == _CHUNK
-            and data[len(_CHUNK)] not in b"et"
+            and data[:_CHUNK_BYTES] == _CHUNK
+            and data[_CHUNK_BYTES] not in b"et"
             and CR not in data
             and not self._output
         ):
