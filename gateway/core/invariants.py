@@ -32,6 +32,8 @@ def check(state: State) -> None:
         _check_replica(replica, state.pool_by_replica.get(replica.name))
         is_asked = replica.name in state.drained or replica.is_removed
         assert is_asked or not replica.is_draining, f"{replica.name} is drained by nobody"
+    for pool in state.pools:
+        check_ranking(pool)
 
 
 def _same(found: object, derived: object, what: str) -> None:
@@ -86,24 +88,25 @@ def _check_pool(pool: Pool) -> None:
     for name, replica in pool.replicas.items():
         is_listed = name in pool.open or replica.open_tiers == 0
         assert is_listed, f"pool: {name} is not looked at, and was not judged shut"
-        is_bridging = bool(replica.open_tiers) and replica.has_queue
-        assert is_bridging <= (name in pool.bridging), f"pool: time may shut {name} unseen"
-    _check_ranking(pool)
     for each in waiting:
         _check_kind(pool, each)
     _check_elders(pool, waiting)
     _check_shares(pool)
 
 
-def _check_ranking(pool: Pool) -> None:
+def check_ranking(pool: Pool) -> None:
+    """Raise AssertionError where the order of the replicas is not that of their freeness."""
     ranking = pool._ranking
+    for name, replica in pool.replicas.items():
+        is_bridging = bool(replica.open_tiers) and replica.has_queue
+        assert is_bridging <= (name in ranking.bridging), f"ranking: time may shut {name} unseen"
     for tier, heap in enumerate(ranking._heaps):
         for place in range(1, len(heap)):
             is_heap = heap[(place - 1) // 2][:3] <= heap[place][:3]
             assert is_heap, "ranking: the heap is out of order"
         unranked = ranking.unranked(tier)
         _same(len(unranked), len(set(unranked)), "ranking: listed anew once each")
-        last = {entry[3]: entry for entry in heap if entry[3].places[tier] is entry}
+        last = {entry[3]: entry for entry in heap if entry[3].places[tier] == entry[2]}
         for replica in pool.replicas.values():
             is_ranked = bool(replica.ranked >> tier & 1)
             _same(is_ranked, replica not in unranked, f"ranking: whether {replica.name} is known")

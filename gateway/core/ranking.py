@@ -12,7 +12,7 @@ from gateway.core.freeness import freeness
 from gateway.core.replica import Replica
 
 Place = tuple[float, str, int, Replica]
-"""Freeness, negative; name, for ties; a number of its own; whose it is."""
+"""Freeness, negative; name, for ties; a number of its own, from 1; whose it is."""
 
 STALE_SLACK = 64
 """A heap with fewer stale entries than this is not rebuilt: it would cost more than it saves."""
@@ -21,7 +21,7 @@ STALE_SLACK = 64
 class Ranking:
     """The replicas of one pool in the order of their freeness, one order for each tier."""
 
-    __slots__ = ("_changed", "_heaps", "_number", "_replicas")
+    __slots__ = ("_changed", "_heaps", "_number", "_replicas", "bridging")
 
     def __init__(self, tiers: int, replicas: Sequence[Replica]) -> None:
         self._replicas = len(replicas)
@@ -29,9 +29,11 @@ class Ranking:
         """Those to be listed anew, each once: all whose bit in `ranked` is not set."""
         self._heaps: list[list[Place]] = [[] for _ in range(tiers)]
         self._number = 0
+        self.bridging: dict[str, Replica] = {}
+        """Those with an open gate although something waits there: time alone may shut it."""
         for each in replicas:
             each.ranked = 0
-            each.places = [None] * tiers
+            each.places = [0] * tiers
 
     def changed(self, replica: Replica) -> None:
         """Its freeness may be another, or its gates."""
@@ -41,6 +43,13 @@ class Ranking:
             for tier, changed in enumerate(self._changed):
                 if ranked >> tier & 1:
                     changed.append(replica)
+
+    def judged(self, replica: Replica) -> None:
+        """Its gates have a verdict."""
+        if replica.open_tiers and replica.has_queue:
+            self.bridging[replica.name] = replica
+        elif self.bridging:
+            self.bridging.pop(replica.name, None)
 
     def unranked(self, tier: int) -> list[Replica]:
         """Those that changed since `first` was last asked for this tier; all must be judged."""
@@ -54,28 +63,28 @@ class Ranking:
         heap, changed = self._heaps[tier], self._changed[tier]
         if changed:
             if len(heap) > 2 * self._replicas + STALE_SLACK:
-                heap = [entry for entry in heap if entry[3].places[tier] is entry]
+                heap = [entry for entry in heap if entry[3].places[tier] == entry[2]]
                 heapify(heap)
                 self._heaps[tier] = heap
-            bit = 1 << tier
             for replica in changed:
-                replica.ranked |= bit
-                tiers = replica.open_tiers
-                assert tiers is not None, "whoever asks has judged what changed"
-                if tiers > tier:
-                    self._number += 1
-                    entry = (
-                        -freeness(replica, headroom, tier), replica.name, self._number, replica
-                    )  # fmt: skip
-                    replica.places[tier] = entry
-                    heappush(heap, entry)
-                else:
-                    replica.places[tier] = None
+                replica.ranked |= 1 << tier
+                replica.places[tier] = self._list(replica, heap, tier, headroom)
             changed.clear()
         while heap:
-            entry = heap[0]
-            replica = entry[3]
-            if replica.places[tier] is entry:
+            _, _, number, replica = heap[0]
+            if replica.places[tier] == number:
                 return replica
             heappop(heap)
         return None
+
+    def _list(
+        self, replica: Replica, heap: list[Place], tier: int, headroom: Sequence[float]
+    ) -> int:
+        tiers = replica.open_tiers
+        assert tiers is not None, "whoever asks has judged what changed"
+        if tiers <= tier:
+            return 0
+        self._number += 1
+        place = (-freeness(replica, headroom, tier), replica.name, self._number, replica)
+        heappush(heap, place)
+        return self._number

@@ -85,8 +85,8 @@ class Replica:
         """Freeness by tier, as far as it was asked for since something changed."""
         self.ranked = 0
         """Bits of the tiers whose order of the pool's replicas knows it as it is now."""
-        self.places: list[object] = []
-        """Its entry in each of these orders; None where it is not open. Others are stale."""
+        self.places: list[int] = []
+        """Number of its entry in each of these orders; 0: it is not open. Others are stale."""
         self.away: tuple[int, ...] | None = None
         """Slots kept from each tier for those above, as of `away_of`; None: to be computed."""
         self.away_of: tuple[float, ...] = ()

@@ -330,16 +330,14 @@ DERIVED = {
     "Scheduler.due_at": "the same, with what was asked for last",
     "KeyedHeap._entries": "compared as the order in which its items come out",
     "KeyedHeap._sequence": "numbers only break ties, and the order of those is compared",
-    "Pool._ranking": "listed anew from the verdicts and the freeness, which are compared",
-    "Replica.ranked": "which of these lists know it",
-    "Replica.places": "its entries there",
+    **dict.fromkeys("Pool._ranking Replica.places Replica.ranked".split(), "listed anew on demand"),
     "Pool._serving": "made from the models of the replicas, as every regrouping does",
 }
 """Slots that no snapshot needs to hold, each with the reason. What is in neither is compared."""
 
 UNORDERED = frozenset(
     """WaitingRoom.by_tenant WaitingRoom.by_user Flow.lanes Lane.lanes FairQueue.front
-    Elders._by_kind Pool.bridging Replica.scores Scheduler.pool_by_model""".split()
+    Elders._by_kind Replica.scores Scheduler.pool_by_model""".split()
 )
 """Mappings that are only looked up, so that the order of their keys decides nothing."""
 

@@ -1,11 +1,12 @@
 """The freest open replica of a tier, found without a look at all of them."""
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
 
 from gateway.core.freeness import freeness
-from gateway.core.invariants import _check_ranking
+from gateway.core.invariants import check_ranking
 from gateway.core.placement import Search
 from gateway.core.policy import Affinity, Tier
 from gateway.core.pool import Pool
@@ -55,7 +56,7 @@ def test_it_is_the_one_that_a_look_at_each_finds_whatever_happens() -> None:
             first = pool.freest(tier, now)
             assert first is scanned(pool, tier, now)
             found.add(first and first.name)
-        _check_ranking(pool)
+        check_ranking(pool)
     assert len(found) > len(NAMES) // 2
 
 
@@ -87,9 +88,9 @@ def test_a_gate_that_time_alone_shut_is_seen_to_be_shut() -> None:
     put_many(replica, 2)
     pool.touch(replica)
     assert pool.freest(0, 0.0) is replica
-    assert list(pool.bridging) == ["r"]
+    assert list(pool._ranking.bridging) == ["r"]
     assert pool.freest(0, 60.0) is None
-    assert not pool.bridging
+    assert not pool._ranking.bridging
 
 
 def test_a_replica_whose_reports_ended_is_ranked_by_its_ledger() -> None:
@@ -103,7 +104,7 @@ def test_a_replica_whose_reports_ended_is_ranked_by_its_ledger() -> None:
     assert pool.freest(0, 0.0) is pool.replicas["r00"]
     pool.touch_all()
     assert pool.freest(0, 100.0) is scanned(pool, 0, 100.0)
-    _check_ranking(pool)
+    check_ranking(pool)
 
 
 def test_stale_entries_are_bounded() -> None:
@@ -149,7 +150,7 @@ def test_affinity_draws_as_it_does_where_each_is_looked_at(worth: float) -> None
         went.add(expected.name)
         expected.ledger.leave("w", float(step))
         pool.touch(expected)
-        _check_ranking(pool)
+        check_ranking(pool)
     assert len(went) > 2
 
 
@@ -167,3 +168,51 @@ def test_one_that_is_kept_for_another_is_passed_over() -> None:
     assert pool.freest(1, 0.0) is pool.replicas["r00"]
     assert at_once(state, pool, small, now=0.0, out=[])
     assert "small" in pool.replicas["r01"].ledger.grants
+
+
+def forget_change(pool: Pool) -> None:
+    """A replica whose freeness changed, and whose place did not."""
+    pool.replicas["r00"].touch()
+
+
+def lose_place(pool: Pool) -> None:
+    """An open replica that no order lists: nothing is placed there at once."""
+    pool.replicas["r00"].places[0] = 0
+
+
+def misplace(pool: Pool) -> None:
+    """A place by a freeness that is past."""
+    replica = pool.replicas["r00"]
+    pool._ranking._heaps[0][0] = (-99.0, "r00", replica.places[0], replica)
+
+
+def disorder(pool: Pool) -> None:
+    """A heap that is none."""
+    pool._ranking._heaps[0].reverse()
+
+
+def lose_bridging(pool: Pool) -> None:
+    """A gate that time shuts, and nobody looks at again."""
+    pool.replicas["r00"].has_queue = True
+
+
+@pytest.mark.parametrize(
+    ("falsify", "complaint"),
+    [
+        (forget_change, "r00 changed unseen"),
+        (lose_place, "whether r00 is open"),
+        (misplace, "freeness of r00"),
+        (disorder, "out of order"),
+        (lose_bridging, "time may shut r00 unseen"),
+    ],
+)
+def test_an_order_that_is_none_any_more_is_named(
+    falsify: Callable[[Pool], None], complaint: str
+) -> None:
+    """A judge that never complains would let the order rot."""
+    pool = a_fleet()
+    pool.freest(0, 0.0)
+    check_ranking(pool)
+    falsify(pool)
+    with pytest.raises(AssertionError, match=complaint):
+        check_ranking(pool)
