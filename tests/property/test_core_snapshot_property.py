@@ -330,7 +330,7 @@ DERIVED = {
     "Scheduler.due_at": "the same, with what was asked for last",
     "KeyedHeap._entries": "compared as the order in which its items come out",
     "KeyedHeap._sequence": "numbers only break ties, and the order of those is compared",
-    **dict.fromkeys("Pool._ranking Replica.places Replica.ranked".split(), "listed anew on demand"),
+    **dict.fromkeys("Pool._ranking Replica.place Replica.ranked".split(), "looked up on demand"),
     "Pool._serving": "made from the models of the replicas, as every regrouping does",
 }
 """Slots that no snapshot needs to hold, each with the reason. What is in neither is compared."""

@@ -10,7 +10,6 @@ from gateway.core.invariants import check_ranking
 from gateway.core.placement import Search
 from gateway.core.policy import Affinity, Tier
 from gateway.core.pool import Pool
-from gateway.core.ranking import STALE_SLACK
 from gateway.core.release import at_once
 from gateway.core.replica import Replica
 from gateway.core.scheduler import Scheduler
@@ -107,15 +106,34 @@ def test_a_replica_whose_reports_ended_is_ranked_by_its_ledger() -> None:
     check_ranking(pool)
 
 
-def test_stale_entries_are_bounded() -> None:
+def test_what_changed_often_is_looked_up_once() -> None:
     """A replica that changes a thousand times a second would fill the memory."""
     pool = a_fleet()
-    for step in range(2_000):
-        pool.touch(pool.replicas["r11"])
+    for step in range(200):
         assert pool.freest(0, float(step)) is pool.replicas["r00"]
-    bound = 2 * len(NAMES) + STALE_SLACK + 1
-    assert len(pool._ranking._heaps[0]) <= bound
-    assert all(len(pool._ranking.unranked(tier)) <= len(NAMES) for tier in range(4))
+        for _ in range(3):
+            pool.touch(pool.replicas["r11"])
+    assert pool._ranking.unranked(0) == [pool.replicas["r11"]]
+    assert len(pool._ranking.unranked(3)) == len(NAMES)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 13])
+def test_fleets_of_any_size_have_one_that_is_freest(count: int) -> None:
+    """One replica of three, or of thirteen, would never be given anything."""
+    names = [f"r{number:02}" for number in range(count)]
+    replicas = [a_replica(name, slots=SLOTS, tiers=4) for name in reversed(names)]
+    pool = Pool(four_tiers(), ["m"], replicas)
+    for name in names:
+        assert pool.freest(2, 0.0) is pool.replicas[name]
+        put(pool.replicas[name], name)
+        pool.touch(pool.replicas[name])
+        check_ranking(pool)
+    assert pool.freest(2, 0.0) is pool.replicas["r00"]
+
+
+def test_a_pool_without_replicas_has_none() -> None:
+    """A model whose last replica was removed must not fail."""
+    assert Pool(four_tiers(), ["m"]).freest(0, 0.0) is None
 
 
 @pytest.mark.parametrize("worth", [0.0, 0.5, 5.0])
@@ -175,20 +193,19 @@ def forget_change(pool: Pool) -> None:
     pool.replicas["r00"].touch()
 
 
-def lose_place(pool: Pool) -> None:
-    """An open replica that no order lists: nothing is placed there at once."""
-    pool.replicas["r00"].places[0] = 0
-
-
 def misplace(pool: Pool) -> None:
-    """A place by a freeness that is past."""
-    replica = pool.replicas["r00"]
-    pool._ranking._heaps[0][0] = (-99.0, "r00", replica.places[0], replica)
+    """A freeness that is past."""
+    pool._ranking._freeness[0][0] = 99.0
 
 
-def disorder(pool: Pool) -> None:
-    """A heap that is none."""
-    pool._ranking._heaps[0].reverse()
+def misplay(pool: Pool) -> None:
+    """A winner that is none."""
+    pool._ranking._winners[0][1] = 3
+
+
+def swap(pool: Pool) -> None:
+    """Two replicas of one place."""
+    pool.replicas["r00"].place = 1
 
 
 def lose_bridging(pool: Pool) -> None:
@@ -200,9 +217,9 @@ def lose_bridging(pool: Pool) -> None:
     ("falsify", "complaint"),
     [
         (forget_change, "r00 changed unseen"),
-        (lose_place, "whether r00 is open"),
         (misplace, "freeness of r00"),
-        (disorder, "out of order"),
+        (misplay, "a winner"),
+        (swap, "the place of r00"),
         (lose_bridging, "time may shut r00 unseen"),
     ],
 )
