@@ -7,13 +7,14 @@ its newest request: a full queue must not let the power user have the others ref
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from gateway.core.caps import Caps
 from gateway.core.flows import Flow, Waiting
 from gateway.core.policy import Bounds
 from gateway.core.pool import Pool
 
-RETRY_AFTER_S_MIN = 1.0
+RETRY_AFTER_S_MIN: Final = 1.0
 
 
 def victim(

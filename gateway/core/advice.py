@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from gateway.core.freeness import SLOTS_UNKNOWN, capacity_and_use
 from gateway.core.messages import Decision, ScaleAdvised
 from gateway.core.pool import Pool
@@ -9,7 +11,7 @@ from gateway.core.replica import Replica
 from gateway.core.scaling import signal
 from gateway.core.state import State
 
-LOOK_EVERY_S = 1.0
+LOOK_EVERY_S: Final = 1.0
 """How often the number of a pool's replicas is thought about."""
 
 

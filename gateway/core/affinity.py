@@ -10,7 +10,7 @@ how much of a prompt is known is found by halving, and a known block ends the wo
 """
 
 from collections.abc import Hashable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from gateway.core.messages import PREFIX_BLOCK_TOKENS, Request
 from gateway.core.policy import Affinity, Bounds
@@ -18,9 +18,9 @@ from gateway.core.policy import Affinity, Bounds
 Key = TypeVar("Key", bound=Hashable)
 Names = tuple[str, ...]
 
-HOLDERS_MAX = 4
+HOLDERS_MAX: Final = 4
 """Replicas remembered for one block, session or adapter: those that had it last."""
-ADAPTERS_MAX = 1_024
+ADAPTERS_MAX: Final = 1_024
 """Adapters whose replicas are remembered."""
 
 

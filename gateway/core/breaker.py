@@ -10,33 +10,33 @@ from collections import deque
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from gateway.core.messages import Fault
 from gateway.core.plain import instant_of
 
-TRIP_FAILURES = 5
+TRIP_FAILURES: Final = 5
 """Failures in a row, by weight, that open it: as many as Envoy's outlier detection waits for."""
-WINDOW = 20
+WINDOW: Final = 20
 """Ends that are remembered."""
-TRIP_SHARE = 0.5
+TRIP_SHARE: Final = 0.5
 """So many failures among the last `WINDOW` open it too, in a row or not (as in Hystrix)."""
-BACKOFF_S = 2.0
+BACKOFF_S: Final = 2.0
 """First rest. Short, since a trial that fails is tried elsewhere, unseen by its client."""
-BACKOFF_MAX_S = 30.0
+BACKOFF_MAX_S: Final = 30.0
 """Longest rest: the patience of the most impatient tier by default."""
-STALL_BACKOFF_S = 10.0
+STALL_BACKOFF_S: Final = 10.0
 """First rest of an engine that stands still: there a trial costs its request some seconds."""
-STALL_BACKOFF_MAX_S = 300.0
-STUCK_TO_TRIP = 3
+STALL_BACKOFF_MAX_S: Final = 300.0
+STUCK_TO_TRIP: Final = 3
 """Requests that an engine forgot while it went on with others: one may be an accident."""
-STUCK_WITHIN_S = 120.0
+STUCK_WITHIN_S: Final = 120.0
 """Seconds within which they must have been found; what went well between does not excuse them."""
-DRAIN_REST_S = 30.0
+DRAIN_REST_S: Final = 30.0
 """Rest of an engine that says it shuts down: Kubernetes kills it after as long by default."""
-STEADY_S = 60.0
+STEADY_S: Final = 60.0
 """After so long without a fault the next rest is the first again."""
-TRIALS_LEFT = 1
+TRIALS_LEFT: Final = 1
 """Failures, by weight, that open it again until the first request has ended well."""
 
 WEIGHTS: Mapping[Fault, int] = MappingProxyType(

@@ -5,11 +5,12 @@ need a minute for each, and one that has just started is not slow.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from gateway.core.rates import HALF
 
-LN_2 = 0.6931471805599453
-WINDOW_S_MIN = 1.0
+LN_2: Final = 0.6931471805599453
+WINDOW_S_MIN: Final = 1.0
 """A shorter measurement is taken for one of this length: slots that were free are no pace."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from gateway.core import cost, health
 from gateway.core.arrival import evict, fill_behind, refuse
@@ -24,11 +25,11 @@ from gateway.core.replica import Replica
 from gateway.core.state import State
 from gateway.core.weigh import weigh
 
-BUSY_REST_S = 0.25
+BUSY_REST_S: Final = 0.25
 """A replica that answered "busy" gets nothing for this long, or until something ends there."""
-CHARGE_AHEAD = 1.25
+CHARGE_AHEAD: Final = 1.25
 """A request that outgrows its estimate is charged this much of what it has cost so far: seldom."""
-TPOT_TOKENS_MIN = 2
+TPOT_TOKENS_MIN: Final = 2
 """A stream of fewer tokens has no time between two of them."""
 
 

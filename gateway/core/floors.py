@@ -7,9 +7,11 @@ since a saturating tier 0 would keep the lower gates shut and the floor would on
 never runs.
 """
 
+from typing import Final
+
 from gateway.core.policy import Policy
 
-ROUNDING = 1e-9
+ROUNDING: Final = 1e-9
 """Ten times a tenth of a cost must make one."""
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush, heapreplace
+from typing import Final
 
 from gateway.core.kinds import Kind
 from gateway.core.messages import Request
 from gateway.core.tally import Tally
 
-STALE_SLACK = 64
+STALE_SLACK: Final = 64
 """A heap with fewer dead entries than this is not rebuilt: it would cost more than it saves."""
 
 

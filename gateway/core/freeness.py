@@ -6,15 +6,15 @@ Normalised `f = F * B_ref / M`, so an idle replica scores its own slots and thre
 unit whatever the model: "free slots' worth". More load never raises it.
 """
 
-from collections.abc import Sequence
+from typing import Final
 
 from gateway.core.replica import Replica
 
-SLOTS_UNKNOWN = 64
+SLOTS_UNKNOWN: Final = 64
 """Reference batch of a replica whose slots are not known yet."""
 
 
-def freeness(replica: Replica, headroom: Sequence[float], tier: int) -> float:
+def freeness(replica: Replica, headroom: tuple[float, ...], tier: int) -> float:
     """Normalised freeness of `replica` for `tier`; minus infinity when it takes nothing.
 
     `headroom[q]` is the share of the replica reserved for tier q, 0..1.
@@ -25,8 +25,9 @@ def freeness(replica: Replica, headroom: Sequence[float], tier: int) -> float:
     if known is not None:
         return known
     capacity, used = capacity_and_use(replica, tier)
-    for rank, present in enumerate(replica.ledger.by_tier):
-        if present:
+    by_tier = replica.ledger.by_tier
+    for rank in range(len(by_tier)):
+        if by_tier[rank]:
             used += headroom[rank] * capacity
     found = replica.scores[tier] = score(replica, capacity, used, replica.occupied)
     return found

@@ -11,12 +11,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from gateway.core.flows import Waiting
 from gateway.core.policy import Policy
 from gateway.core.replica import Replica
 
-ROUNDING = 1e-9
+ROUNDING: Final = 1e-9
 """Products such as 0.2 x 5 slots must not become two slots for a rounding error."""
 
 

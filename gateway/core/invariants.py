@@ -34,6 +34,8 @@ def check(state: State) -> None:
         _check_replica(replica, state.pool_by_replica.get(replica.name))
         is_asked = replica.name in state.drained or replica.is_removed
         assert is_asked or not replica.is_draining, f"{replica.name} is drained by nobody"
+    for pool in state.pools:
+        check_ranking(pool)
 
 
 def _same(found: object, derived: object, what: str) -> None:
@@ -88,35 +90,35 @@ def _check_pool(pool: Pool) -> None:
     for name, replica in pool.replicas.items():
         is_listed = name in pool.open or replica.open_tiers == 0
         assert is_listed, f"pool: {name} is not looked at, and was not judged shut"
-        is_bridging = bool(replica.open_tiers) and replica.has_queue
-        assert is_bridging <= (name in pool.bridging), f"pool: time may shut {name} unseen"
-    _check_ranking(pool)
     for each in waiting:
         _check_kind(pool, each)
     _check_elders(pool, waiting)
     _check_shares(pool)
 
 
-def _check_ranking(pool: Pool) -> None:
+def check_ranking(pool: Pool) -> None:
+    """Raise AssertionError where the order of the replicas is not that of their freeness."""
     ranking = pool._ranking
-    for tier, heap in enumerate(ranking._heaps):
-        for place in range(1, len(heap)):
-            is_heap = heap[(place - 1) // 2][:3] <= heap[place][:3]
-            assert is_heap, "ranking: the heap is out of order"
-        unranked = ranking.unranked(tier)
-        _same(len(unranked), len(set(unranked)), "ranking: listed anew once each")
-        last = {entry[3]: entry for entry in heap if entry[3].places[tier] is entry}
-        for replica in pool.replicas.values():
+    for name, replica in pool.replicas.items():
+        is_bridging = bool(replica.open_tiers) and replica.has_queue
+        assert is_bridging <= (name in ranking.bridging), f"ranking: time may shut {name} unseen"
+    for tier, free in enumerate(ranking._freeness):
+        unranked, winners = ranking.unranked(tier), ranking._winners[tier]
+        _same(len(unranked), len(set(unranked)), "ranking: looked up anew once each")
+        for match in range(len(free) - 1, 0, -1):
+            one, other = winners[2 * match], winners[2 * match + 1]
+            best = min((-free[one], one), (-free[other], other))[1]
+            _same(winners[match], best, "ranking: a winner")
+        for name, replica in pool.replicas.items():
+            assert ranking._replicas[replica.place] is replica, f"ranking: the place of {name}"
             is_ranked = bool(replica.ranked >> tier & 1)
-            _same(is_ranked, replica not in unranked, f"ranking: whether {replica.name} is known")
-            if not is_ranked:
-                continue
-            open_tiers = replica.open_tiers
-            assert open_tiers is not None, f"ranking: {replica.name} changed unseen"
-            _same(replica in last, open_tiers > tier, f"ranking: whether {replica.name} is open")
-            if replica in last:
-                known = freeness(replica, pool.headroom, tier)
-                _same(last[replica][0], -known, f"ranking: freeness of {replica.name}")
+            _same(is_ranked, replica not in unranked, f"ranking: whether {name} is known")
+            if is_ranked:
+                open_tiers = replica.open_tiers
+                assert open_tiers is not None, f"ranking: {name} changed unseen"
+                is_open = open_tiers > tier
+                found = freeness(replica, pool.headroom, tier) if is_open else -math.inf
+                _same(free[replica.place], found, f"ranking: freeness of {name}")
 
 
 def _check_kind(pool: Pool, waiting: Waiting) -> None:

@@ -3,7 +3,9 @@
 All requests of one class fit the same replicas: same model, similar size, same exclusions.
 """
 
-SMALL_TOKENS_LOG4 = 6
+from typing import Final
+
+SMALL_TOKENS_LOG4: Final = 6
 """Requests below 4^6 = 4,096 tokens are one size: on any engine they fit or fit soon."""
 
 

@@ -44,25 +44,26 @@ once into an engine that has been seen to suffer. A restarted engine gets a new 
 
 import math
 from collections.abc import Mapping
+from typing import Final
 
-TOKENS_A_STEP = 50
+TOKENS_A_STEP: Final = 50
 """Fewer tokens are too few to tell a slow batch from one long prefill beside it."""
-NEWS = 0.5
+NEWS: Final = 0.5
 """Share of the newest step in what is believed; one step alone is mostly the weather."""
-CALM = 0.9
+CALM: Final = 0.9
 """Below this share of the target the limit may rise; between it and the target it rests."""
-TRIED = 1.1
+TRIED: Final = 1.1
 """So many more than ran may be tried in any case: small batches grow by whole sequences, and a mean
 of four sequences is mostly a little less than four."""
-CUT_MIN = 0.5
+CUT_MIN: Final = 0.5
 """No step takes more than half of what ran, however slow: one sample may be an accident."""
-BUSY_CUT = 0.9
+BUSY_CUT: Final = 0.9
 """After a refusal: the level that was refused is known exactly, unlike on a lossy network, and the
 next probe costs one request its trip, so a small retreat keeps 95 % of the room on average."""
-RECOVERY_PER_S = 0.25
+RECOVERY_PER_S: Final = 0.25
 """Sequences by which the ceiling rises each second whatever ends: an engine that said "busy" once,
 beside one long answer, must not be left with that answer alone until it is finished."""
-LIMIT_MIN = 1.0
+LIMIT_MIN: Final = 1.0
 """Where even one sequence is too slow there is nothing left to gain by waiting."""
 
 

@@ -9,6 +9,7 @@ caller owns; durations are seconds.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from gateway.core.policy import Policy
 
@@ -60,7 +61,7 @@ class Fault(StrEnum):
     """The engine says that it shuts down: what runs there goes on, nothing new is taken."""
 
 
-PREFIX_BLOCK_TOKENS = 64
+PREFIX_BLOCK_TOKENS: Final = 64
 """Tokens that one hash of `Request.prefix` stands for."""
 
 

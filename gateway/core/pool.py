@@ -34,7 +34,7 @@ class Pool:
 
     __slots__ = (
         "_active_until", "_kinds", "_last_seen", "_plain_kinds", "_ranking", "_serving", "advisor",
-        "bridging", "count", "drain_rate", "elders", "floors", "forecasts", "gates",
+        "count", "drain_rate", "elders", "floors", "forecasts", "gates",
         "has_adapters", "has_queued", "headroom", "looked_at", "models", "open", "policy",
         "queues", "recall_checked_at", "recall_due_at", "replicas", "shares", "slotless", "ties",
     )  # fmt: skip
@@ -50,8 +50,6 @@ class Pool:
         self.replicas = {each.name: each for each in replicas}
         self.open = dict(self.replicas)
         """Those that may have an open gate: all but the ones judged shut since they changed."""
-        self.bridging: dict[str, Replica] = {}
-        """Those with an open gate although something waits there: time alone may shut it."""
         self.queues = [FairQueue(policy) for _ in range(tiers)]
         self.count = 0
         """Requests waiting in all tiers."""
@@ -239,33 +237,27 @@ class Pool:
                 self.open[replica.name] = replica
             else:
                 self.open.pop(replica.name, None)
-            self._note_bridging(replica)
+            self._ranking.judged(replica)
         return known
-
-    def _note_bridging(self, replica: Replica) -> None:
-        if replica.open_tiers and replica.has_queue:
-            self.bridging[replica.name] = replica
-        elif self.bridging:
-            self.bridging.pop(replica.name, None)
 
     def freest(self, tier: int, now: float) -> Replica | None:
         """The freest of those open to `tier`, be it reserved; by name among equals.
 
         Judges what changed, as `open_tiers` does, and looks at nothing else.
         """
-        if self.bridging:
-            for replica in list(self.bridging.values()):
+        bridging = self._ranking.bridging
+        if bridging:
+            for replica in list(bridging.values()):
                 self.open_tiers(replica, now)
         for replica in self._ranking.unranked(tier):
             if replica.open_tiers is None:
                 self.open_tiers(replica, now)
         return self._ranking.first(tier, self.headroom)
 
-    def find_bridging(self) -> None:
-        """Find them again, after verdicts were restored."""
-        self.bridging.clear()
+    def verdicts_restored(self) -> None:
+        """The replicas have again what was judged of them."""
         for replica in self.replicas.values():
-            self._note_bridging(replica)
+            self._ranking.judged(replica)
 
     # Who is here.
 

@@ -11,30 +11,30 @@ answers but of few later ones, so that a power user's are not taken for what a s
 from collections import OrderedDict
 from collections.abc import Mapping
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 from gateway.core.messages import Request, Usage
 from gateway.core.quantiles import HALF_LIFE_SAMPLES, Quantiles
 from gateway.core.rates import Mean
 
-BYTES_PER_TOKEN = 4.0
+BYTES_PER_TOKEN: Final = 4.0
 """Start value for English text in common tokenizers; the ratio is then learnt per model."""
-OUTPUT_TOKENS_UNSEEN = 256
+OUTPUT_TOKENS_UNSEEN: Final = 256
 """Predicted output where nobody like this client was ever seen and it set no max_tokens."""
-LEARNING_SHARE = 0.2
-RATIO_PROMPT_TOKENS_MIN = 16
+LEARNING_SHARE: Final = 0.2
+RATIO_PROMPT_TOKENS_MIN: Final = 16
 """Shorter prompts say nothing of the ratio: their body is mostly JSON."""
-SAMPLES_MIN = 3
+SAMPLES_MIN: Final = 3
 """Fewer answers say too little: their median is that of the next wider level. Of three, the median
 already stands one that was unlike the others."""
-REFRESH_SAMPLES = 11
+REFRESH_SAMPLES: Final = 11
 """The median is worked out, and the next wider level told, at each of the first so many answers
 and once in so many from there. Prime, since clients take turns: a chat, its title, a chat."""
-FOLLOWED_SAMPLES = HALF_LIFE_SAMPLES + REFRESH_SAMPLES
+FOLLOWED_SAMPLES: Final = HALF_LIFE_SAMPLES + REFRESH_SAMPLES
 """Within so many answers the median of a user follows a change, however old the former habit."""
 
-MEDIAN = 0.5
-HALF = 0.5
+MEDIAN: Final = 0.5
+HALF: Final = 0.5
 
 Key = tuple[str, ...]
 

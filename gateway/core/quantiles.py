@@ -11,31 +11,31 @@ have grown large all are scaled back at once, and what has become negligible is 
 from array import array
 from collections.abc import Mapping
 from math import isfinite, log2
-from typing import Any
+from typing import Any, Final
 
-BUCKETS_PER_OCTAVE = 4
-OCTAVES_BELOW_1 = 10
-RELATIVE_ERROR = 2.0 ** (1 / BUCKETS_PER_OCTAVE) - 1.0
+BUCKETS_PER_OCTAVE: Final = 4
+OCTAVES_BELOW_1: Final = 10
+RELATIVE_ERROR: Final[float] = 2.0 ** (1 / BUCKETS_PER_OCTAVE) - 1.0
 """19 %: a quantile lies in the bucket of the exact one, and is interpolated there."""
-VALUE_MIN = 2.0**-OCTAVES_BELOW_1
+VALUE_MIN: Final[float] = 2.0**-OCTAVES_BELOW_1
 """About a thousandth. What lies beyond either end is counted as that end."""
-VALUE_MAX = 2.0**20
+VALUE_MAX: Final[float] = 2.0**20
 """About a million."""
-BUCKETS_MAX = (OCTAVES_BELOW_1 + 20) * BUCKETS_PER_OCTAVE + 1
+BUCKETS_MAX: Final = (OCTAVES_BELOW_1 + 20) * BUCKETS_PER_OCTAVE + 1
 """Only those between the least and the greatest value remembered are held, 4 bytes each."""
-HALF_LIFE_SAMPLES = 32
+HALF_LIFE_SAMPLES: Final = 32
 """A sample counts half as much once so many came after it; about 92 equal ones would be as sure."""
-WEIGHT_MAX = 2.0**32
+WEIGHT_MAX: Final[float] = 2.0**32
 """The weight of the next sample at which all are scaled back: single precision holds it."""
-WEIGHT_NEGLIGIBLE = 1e-6
+WEIGHT_NEGLIGIBLE: Final = 1e-6
 """Beside the newest sample: twenty half-lives old. Dropped when all are scaled back."""
 
-WEIGHT_BYTES = 4
+WEIGHT_BYTES: Final = 4
 _NOTHING = bytes(BUCKETS_MAX * WEIGHT_BYTES)
 """Buckets without any weight."""
-_GROWTH = 2.0 ** (1.0 / HALF_LIFE_SAMPLES)
-_BUCKET_OF_1 = OCTAVES_BELOW_1 * BUCKETS_PER_OCTAVE
-_INSIDE = 1e-9
+_GROWTH: Final[float] = 2.0 ** (1.0 / HALF_LIFE_SAMPLES)
+_BUCKET_OF_1: Final = OCTAVES_BELOW_1 * BUCKETS_PER_OCTAVE
+_INSIDE: Final = 1e-9
 """Relative distance from the edge of a bucket beyond which rounding cannot reach over it."""
 
 

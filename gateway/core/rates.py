@@ -1,8 +1,9 @@
 """Rates and averages that forget: events a second, and means with a half-life in samples."""
 
 from collections.abc import Sequence
+from typing import Final
 
-HALF = 0.5
+HALF: Final = 0.5
 
 
 class Rate:

@@ -7,6 +7,7 @@ turning it round (Llumnix, OSDI'24), so nothing is moved to and fro.
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from gateway.core.freeness import capacity_and_use, freeness, score
 from gateway.core.gate import Closed
@@ -15,9 +16,9 @@ from gateway.core.placement import Search
 from gateway.core.pool import Pool
 from gateway.core.replica import Replica
 
-CHECK_EVERY_S = 0.05
+CHECK_EVERY_S: Final = 0.05
 """Least time between two looks at one pool."""
-REST_S = 0.1
+REST_S: Final = 0.1
 """Least time between two recalls from one replica."""
 
 

@@ -7,7 +7,7 @@ compared with the ledger of the instant at which it was asked for.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from gateway.core.absence import Absence
 from gateway.core.affinity import Cache
@@ -32,12 +32,12 @@ from gateway.core.speed import (
 )
 from gateway.core.vitality import Vitality
 
-FRESH_INTERVALS = 3
+FRESH_INTERVALS: Final = 3
 """A report older than this many scrape intervals is stale."""
-FROZEN_S = 10.0
+FROZEN_S: Final = 10.0
 """With no step for this long an engine's gauges show what was, not what is."""
-RELEASE_HALF_LIFE_S = 5.0
-KV_SHARE_TOKENS_MIN = 1_000
+RELEASE_HALF_LIFE_S: Final = 5.0
+KV_SHARE_TOKENS_MIN: Final = 1_000
 """A smaller ledger says nothing of the share of it that is really held."""
 
 
@@ -49,7 +49,7 @@ class Replica:
         "busy_until", "cache", "circuit", "configured_slots", "context_tokens", "foreign",
         "fresh_until", "has_queue", "held", "is_draining", "is_lost", "is_removed", "is_stale",
         "is_usable", "judged_at", "kv_capacity_tokens", "kv_use_tokens_scraped", "ledger",
-        "ledger_kv_at_scrape", "limit", "models", "name", "moved_at", "open_tiers", "places",
+        "ledger_kv_at_scrape", "limit", "models", "name", "moved_at", "open_tiers", "place",
         "ranked", "recalled_at", "release_rate", "report", "reported_at", "reserved_for",
         "reserved_until", "round_trip_s", "scores", "sightings", "slots", "speed", "vital",
         "warm_from", "warm_until", "weight",
@@ -86,10 +86,10 @@ class Replica:
         """Whether something waited inside the engine when the gates were judged."""
         self.scores: dict[int, float] = {}
         """Freeness by tier, as far as it was asked for since something changed."""
+        self.place = 0
+        """Its number in the ranking of its pool."""
         self.ranked = 0
-        """Bits of the tiers whose order of the pool's replicas knows it as it is now."""
-        self.places: list[object] = []
-        """Its entry in each of these orders; None where it is not open. Others are stale."""
+        """Bits of the tiers for which that ranking knows it as it is now."""
         self.away: tuple[int, ...] | None = None
         """Slots kept from each tier for those above, as of `away_of`; None: to be computed."""
         self.away_of: tuple[float, ...] = ()

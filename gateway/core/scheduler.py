@@ -6,7 +6,7 @@ replicas, and only those are looked at again.
 """
 
 from math import inf
-from typing import assert_never
+from typing import Final, assert_never
 
 from gateway.core import admission, arrival, change, endings, fleet
 from gateway.core.messages import (
@@ -35,7 +35,7 @@ from gateway.core.messages import (
 )
 from gateway.core.state import State
 
-RECHECK_S = 0.5
+RECHECK_S: Final = 0.5
 """While requests wait, gates that open with time alone are looked at again this often."""
 
 

@@ -6,16 +6,16 @@ passed over. How the load of now follows from it is not known here.
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-FOREIGN_WINDOW = 3
+FOREIGN_WINDOW: Final = 3
 """Scrapes whose minimum is the foreign load: a gauge may still count what has just ended."""
-FOREIGN_MEMORY = 64
+FOREIGN_MEMORY: Final = 64
 """Scrapes whose 95th percentile stands for the foreign load while there are none."""
-FOREIGN_QUANTILE = 0.95
-SLOTS_SIGHTINGS = 2
+FOREIGN_QUANTILE: Final = 0.95
+SLOTS_SIGHTINGS: Final = 2
 """Scrapes that must show a full engine before its slots count as learnt."""
-KV_FULL = 0.9
+KV_FULL: Final = 0.9
 """An engine that fills this share of its KV may queue for want of KV rather than of slots."""
 
 

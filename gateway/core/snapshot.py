@@ -180,7 +180,7 @@ class _Restoring:
                 replica = self.scheduler.replicas[plain["name"]]
                 restore_judgement(replica, plain["judged"], now)
             for pool in self.scheduler.pools:
-                pool.find_bridging()
+                pool.verdicts_restored()
 
     def _tier(self, old: int) -> int:
         return self.rank_of.get(old, len(self.scheduler.policy.tiers) - 1)

@@ -5,30 +5,30 @@ known here of load and limits: whoever learns says how many ran meanwhile.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from gateway.core.ledger import Grant
 from gateway.core.messages import ReplicaReport
 from gateway.core.plain import age_s, finite, instant_of
 from gateway.core.rates import Mean
 
-ITL_TOKENS_MIN = 50
+ITL_TOKENS_MIN: Final = 50
 """Fewer tokens than this say nothing of the speed."""
-PREFILL_TOKENS_MIN = 512
+PREFILL_TOKENS_MIN: Final = 512
 """Shorter prompts measure overhead rather than the prefill rate."""
-LONG_PREFILL_TOKENS = 8_192
+LONG_PREFILL_TOKENS: Final = 8_192
 """A prompt this long slows the streams beside it so much that they say nothing of the batch."""
-GAUGES_LAG_S = 1.0
+GAUGES_LAG_S: Final = 1.0
 """An engine's counters may show what was so long ago."""
-PREFILL_TOKENS_PER_S = 8_000.0
+PREFILL_TOKENS_PER_S: Final = 8_000.0
 """Prefill rate until one is learnt: half of what an A100 does for a 7B model (Vidur profiles)."""
-PREFILL_TOKENS_PER_S_MAX = 2 * PREFILL_TOKENS_PER_S
+PREFILL_TOKENS_PER_S_MAX: Final = 2 * PREFILL_TOKENS_PER_S
 """What an engine is taken to have computed at most, until one is learnt."""
-STEP_S = 0.03
+STEP_S: Final = 0.03
 """Engine step until one is learnt."""
-SPEED_HALVING_S = 5.0
+SPEED_HALVING_S: Final = 5.0
 """With no new samples the excess of the measured TPOT over a limit halves in this time."""
-LEARNING_SHARE = 0.3
+LEARNING_SHARE: Final = 0.3
 
 
 class Speed:

@@ -4,20 +4,20 @@ It learns the ratio alone; who expected what, and why, is not its business.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from gateway.core.quantiles import Quantiles
 
-SAMPLES_MIN = 20
+SAMPLES_MIN: Final = 20
 """With fewer nobody is refused on its word."""
-LOWER_QUANTILE = 0.25
+LOWER_QUANTILE: Final = 0.25
 """Three of four waited longer than this."""
-EXPECTED_S_MIN = 0.1
+EXPECTED_S_MIN: Final = 0.1
 """Shorter expectations teach nothing: one engine step or round trip more is already a multiple."""
-RATIO_MAX = 20.0
+RATIO_MAX: Final = 20.0
 """A greater ratio tells of a bad expectation rather than of a long wait. Without a bound one stall
 could have everybody refused, and the waits that would prove it over never come to pass."""
-REFRESH_SAMPLES = 4
+REFRESH_SAMPLES: Final = 4
 """The answer follows what was learnt once in so many samples."""
 
 

@@ -15,7 +15,7 @@ from tests.support.parts import a_replica, a_waiting, put, report
 from tests.support.script import four_tiers
 
 NOW = 2.5
-HEADROOM = [four_tiers().headroom_fraction(tier) for tier in range(4)]
+HEADROOM = tuple(four_tiers().headroom_fraction(tier) for tier in range(4))
 
 pieces = st.fixed_dictionaries(
     {

@@ -21,6 +21,7 @@ DERIVED = {
     "KeyedHeap._sequence": "numbers only break ties, and the order of those is compared",
     "Pool._ranking": "listed anew from the verdicts and the freeness, which are compared",
     "Replica.ranked": "which of these lists know it",
+    "Replica.place": "its present place in them",
     "Replica.places": "its entries there",
     "Pool._serving": "made from the models of the replicas, as every regrouping does",
 }

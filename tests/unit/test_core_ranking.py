@@ -1,15 +1,15 @@
 """The freest open replica of a tier, found without a look at all of them."""
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
 
 from gateway.core.freeness import freeness
-from gateway.core.invariants import _check_ranking
+from gateway.core.invariants import check_ranking
 from gateway.core.placement import Search
 from gateway.core.policy import Affinity, Tier
 from gateway.core.pool import Pool
-from gateway.core.ranking import STALE_SLACK
 from gateway.core.release import at_once
 from gateway.core.replica import Replica
 from gateway.core.scheduler import Scheduler
@@ -55,7 +55,7 @@ def test_it_is_the_one_that_a_look_at_each_finds_whatever_happens() -> None:
             first = pool.freest(tier, now)
             assert first is scanned(pool, tier, now)
             found.add(first and first.name)
-        _check_ranking(pool)
+        check_ranking(pool)
     assert len(found) > len(NAMES) // 2
 
 
@@ -87,9 +87,9 @@ def test_a_gate_that_time_alone_shut_is_seen_to_be_shut() -> None:
     put_many(replica, 2)
     pool.touch(replica)
     assert pool.freest(0, 0.0) is replica
-    assert list(pool.bridging) == ["r"]
+    assert list(pool._ranking.bridging) == ["r"]
     assert pool.freest(0, 60.0) is None
-    assert not pool.bridging
+    assert not pool._ranking.bridging
 
 
 def test_a_replica_whose_reports_ended_is_ranked_by_its_ledger() -> None:
@@ -103,18 +103,37 @@ def test_a_replica_whose_reports_ended_is_ranked_by_its_ledger() -> None:
     assert pool.freest(0, 0.0) is pool.replicas["r00"]
     pool.touch_all()
     assert pool.freest(0, 100.0) is scanned(pool, 0, 100.0)
-    _check_ranking(pool)
+    check_ranking(pool)
 
 
-def test_stale_entries_are_bounded() -> None:
+def test_what_changed_often_is_looked_up_once() -> None:
     """A replica that changes a thousand times a second would fill the memory."""
     pool = a_fleet()
-    for step in range(2_000):
-        pool.touch(pool.replicas["r11"])
+    for step in range(200):
         assert pool.freest(0, float(step)) is pool.replicas["r00"]
-    bound = 2 * len(NAMES) + STALE_SLACK + 1
-    assert len(pool._ranking._heaps[0]) <= bound
-    assert all(len(pool._ranking.unranked(tier)) <= len(NAMES) for tier in range(4))
+        for _ in range(3):
+            pool.touch(pool.replicas["r11"])
+    assert pool._ranking.unranked(0) == [pool.replicas["r11"]]
+    assert len(pool._ranking.unranked(3)) == len(NAMES)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 13])
+def test_fleets_of_any_size_have_one_that_is_freest(count: int) -> None:
+    """One replica of three, or of thirteen, would never be given anything."""
+    names = [f"r{number:02}" for number in range(count)]
+    replicas = [a_replica(name, slots=SLOTS, tiers=4) for name in reversed(names)]
+    pool = Pool(four_tiers(), ["m"], replicas)
+    for name in names:
+        assert pool.freest(2, 0.0) is pool.replicas[name]
+        put(pool.replicas[name], name)
+        pool.touch(pool.replicas[name])
+        check_ranking(pool)
+    assert pool.freest(2, 0.0) is pool.replicas["r00"]
+
+
+def test_a_pool_without_replicas_has_none() -> None:
+    """A model whose last replica was removed must not fail."""
+    assert Pool(four_tiers(), ["m"]).freest(0, 0.0) is None
 
 
 @pytest.mark.parametrize("worth", [0.0, 0.5, 5.0])
@@ -149,7 +168,7 @@ def test_affinity_draws_as_it_does_where_each_is_looked_at(worth: float) -> None
         went.add(expected.name)
         expected.ledger.leave("w", float(step))
         pool.touch(expected)
-        _check_ranking(pool)
+        check_ranking(pool)
     assert len(went) > 2
 
 
@@ -167,3 +186,50 @@ def test_one_that_is_kept_for_another_is_passed_over() -> None:
     assert pool.freest(1, 0.0) is pool.replicas["r00"]
     assert at_once(state, pool, small, now=0.0, out=[])
     assert "small" in pool.replicas["r01"].ledger.grants
+
+
+def forget_change(pool: Pool) -> None:
+    """A replica whose freeness changed, and whose place did not."""
+    pool.replicas["r00"].touch()
+
+
+def misplace(pool: Pool) -> None:
+    """A freeness that is past."""
+    pool._ranking._freeness[0][0] = 99.0
+
+
+def misplay(pool: Pool) -> None:
+    """A winner that is none."""
+    pool._ranking._winners[0][1] = 3
+
+
+def swap(pool: Pool) -> None:
+    """Two replicas of one place."""
+    pool.replicas["r00"].place = 1
+
+
+def lose_bridging(pool: Pool) -> None:
+    """A gate that time shuts, and nobody looks at again."""
+    pool.replicas["r00"].has_queue = True
+
+
+@pytest.mark.parametrize(
+    ("falsify", "complaint"),
+    [
+        (forget_change, "r00 changed unseen"),
+        (misplace, "freeness of r00"),
+        (misplay, "a winner"),
+        (swap, "the place of r00"),
+        (lose_bridging, "time may shut r00 unseen"),
+    ],
+)
+def test_an_order_that_is_none_any_more_is_named(
+    falsify: Callable[[Pool], None], complaint: str
+) -> None:
+    """A judge that never complains would let the order rot."""
+    pool = a_fleet()
+    pool.freest(0, 0.0)
+    check_ranking(pool)
+    falsify(pool)
+    with pytest.raises(AssertionError, match=complaint):
+        check_ranking(pool)
