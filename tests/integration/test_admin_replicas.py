@@ -257,15 +257,6 @@ async def test_a_store_that_cannot_be_reached_is_503_and_changes_nothing(place: 
     assert await place.ask() == name
 
 
-async def test_a_gateway_that_keeps_nothing_can_be_looked_at(place: Place) -> None:
-    """To change what would be forgotten is refused, not pretended."""
-    async with running_gateway(place.engine.url) as running, client(running) as http:
-        for path in ("replicas", "queues", "requests", "scale", "audit"):
-            assert (await http.get(f"/admin/v1/{path}")).status_code == 200
-        answer = await http.post(f"{REPLICAS}/{name_of(place.engine)}/drain")
-        assert code(answer) == (503, "store_unavailable")
-
-
 def test_a_record_of_a_drained_replica_is_no_address() -> None:
     """The flag of a configured replica must not become a replica of its own."""
     from gateway.admin.registry import drained_names, is_address
