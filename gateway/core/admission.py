@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from gateway.core.caps import Caps
 from gateway.core.flows import Flow, Waiting
 from gateway.core.policy import Bounds
 from gateway.core.pool import Pool
@@ -16,16 +17,23 @@ from gateway.core.pool import Pool
 RETRY_AFTER_S_MIN: Final = 1.0
 
 
-def victim(pools: Sequence[Pool], *, tier: int | None = None) -> Waiting | None:
+def victim(
+    pools: Sequence[Pool], *, tier: int | None = None, caps: Caps | None = None
+) -> Waiting | None:
     """The request that gives way when a shared bound is exceeded; something must wait.
+
+    What waits since its holder has enough running goes before what waits for a replica.
 
     `tier`: it must be one of that tier, whose own bound was hit; None: of the lowest that waits.
     None where only continuations wait: no bound is for them.
     """
     ranks = {rank for pool in pools for rank, queue in enumerate(pool.queues) if queue.count}
-    for rank in sorted(ranks, reverse=True):
+    held = caps.newest if caps is not None else {}
+    for rank in sorted(ranks | set(held), reverse=True):
         if tier not in {None, rank}:
             continue
+        if rank in held:
+            return held[rank].first()
         flows = [pool.queues[rank].heaviest() for pool in pools if pool.queues[rank].count]
         found = newest(max(flows, key=lambda each: each[0])[2])
         if found is not None:
@@ -33,8 +41,13 @@ def victim(pools: Sequence[Pool], *, tier: int | None = None) -> Waiting | None:
     return None
 
 
-def victim_of_tenant(pools: Iterable[Pool], tenant: str) -> Waiting | None:
+def victim_of_tenant(
+    pools: Iterable[Pool], tenant: str, *, caps: Caps | None = None
+) -> Waiting | None:
     """The request of `tenant` that gives way when its own bound is exceeded. O(its users)."""
+    held = caps.newest_of_tenant(tenant) if caps is not None and caps.count else None
+    if held is not None:
+        return held
     backlogged = [
         (rank, user.cost / user.weight, user)
         for pool in pools
@@ -52,12 +65,16 @@ def newest(user: Flow) -> Waiting | None:
     return max(waiting, key=lambda each: each.sequence, default=None)
 
 
-def position(pool: Pool, waiting: Waiting) -> int:
+def position(pool: Pool, waiting: Waiting, *, caps: Caps | None = None) -> int:
     """Estimated place in the line, 1 is next, of a request that waits.
 
     O(requests of its user), O(1) for the newest.
     """
-    lane = waiting.lane
+    request, lane = waiting.request, waiting.lane
+    if waiting.holder is not None and caps is not None:
+        queued = pool.queues[request.tier].user_count(request.tenant, request.user)
+        ahead = queued + caps.ahead_of(waiting)
+        return place(pool, request.tier, request.tenant, request.user, ahead=ahead)
     assert lane is not None
     user = lane.flow
     assert user is not None
@@ -66,7 +83,6 @@ def position(pool: Pool, waiting: Waiting) -> int:
     else:
         order = waiting.order
         ahead = sum(each.order < order for other in user.lanes.values() for each in other.requests)
-    request = waiting.request
     return place(pool, request.tier, request.tenant, request.user, ahead=ahead)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from gateway.core import admission
 from gateway.core.advice import consider_scaling
+from gateway.core.caps import Holder
 from gateway.core.flows import Waiting
 from gateway.core.messages import Decision, Reason, Refused, Request
 from gateway.core.pool import Pool
-from gateway.core.release import at_once, fill_for, fill_pool, forward, take_back
+from gateway.core.release import at_once, fill_for, fill_pool, forward, take_back, unhold
 from gateway.core.state import State
 from gateway.core.tally import Tally
 from gateway.core.weigh import weigh
@@ -33,10 +34,17 @@ def arrived(state: State, request: Request, *, now: float, out: list[Decision]) 
         refuse(state, request, objection, now=now, out=out)
         return
     pool.saw(request.tier, now)
+    if request.caps:
+        state.caps.learn(request)
     if state.policy.release_at_once:
         forward(state, pool, waiting, now=now, out=out)
+    elif request.caps and (holder := state.full(request)) is not None:
+        _hold(state, waiting, holder, now=now, out=out)
     elif not pool.is_first(request) or not at_once(state, pool, waiting, now=now, out=out):
         _wait(state, pool, waiting, now=now, out=out)
+    if request.caps and state.caps.count:
+        # It may have told of a cap that was raised.
+        unhold(state, request, now=now, out=out)
 
 
 def _objection(pool: Pool, waiting: Waiting) -> Reason | None:
@@ -54,10 +62,7 @@ def _objection(pool: Pool, waiting: Waiting) -> Reason | None:
 def _wait(state: State, pool: Pool, waiting: Waiting, *, now: float, out: list[Decision]) -> None:
     """Queue it, unless it is hopeless; if it is the next of its class, look where it fits."""
     request = waiting.request
-    user = state.room.by_user.get((request.tenant, request.user), NOTHING)
-    if not request.is_continuation and user.is_full_for(
-        state.room_of_user, body_bytes=request.body_bytes, tokens=waiting.kv_tokens
-    ):
+    if not request.is_continuation and _is_full_for(state, waiting):
         refuse(state, request, Reason.USER_QUEUE_FULL, now=now, out=out)
         return
     queue = pool.queues[request.tier]
@@ -67,10 +72,30 @@ def _wait(state: State, pool: Pool, waiting: Waiting, *, now: float, out: list[D
         fill_for(state, pool, waiting, now=now, out=out)
         if waiting.ticket and state.policy.recall:
             take_back(state, pool, now=now, out=out)
-    if waiting.ticket and admission.is_hopeless(pool, waiting, now):
+    if waiting.ticket and waiting.holder is None and admission.is_hopeless(pool, waiting, now):
         evict(state, waiting, Reason.WAIT_TOO_LONG, now=now, out=out)
     if waiting.ticket and not request.is_continuation:
         _make_room(state, waiting, now=now, out=out)
+
+
+def _hold(
+    state: State, waiting: Waiting, holder: Holder, *, now: float, out: list[Decision]
+) -> None:
+    """As many of its holder run as may: it waits outside the queue, within the same bounds."""
+    if _is_full_for(state, waiting):
+        refuse(state, waiting.request, Reason.USER_QUEUE_FULL, now=now, out=out)
+        return
+    state.hold(waiting, holder, now)
+    _make_room(state, waiting, now=now, out=out)
+
+
+def _is_full_for(state: State, waiting: Waiting) -> bool:
+    """Whether its user has as much waiting as it may."""
+    request = waiting.request
+    user = state.room.by_user.get((request.tenant, request.user), NOTHING)
+    return user.is_full_for(
+        state.room_of_user, body_bytes=request.body_bytes, tokens=waiting.kv_tokens
+    )
 
 
 def _make_room(state: State, newcomer: Waiting, *, now: float, out: list[Decision]) -> None:
@@ -79,13 +104,13 @@ def _make_room(state: State, newcomer: Waiting, *, now: float, out: list[Decisio
     tenant = policy.tenants.get(request.tenant)
     while newcomer.ticket:
         if tenant is not None and room.by_tenant[request.tenant].exceeds(tenant.room):
-            victim = admission.victim_of_tenant(state.pools, request.tenant)
+            victim = admission.victim_of_tenant(state.pools, request.tenant, caps=state.caps)
             reason = Reason.TENANT_QUEUE_FULL
         elif room.by_tier[request.tier].exceeds(policy.tiers[request.tier].room):
-            victim = admission.victim(state.pools, tier=request.tier)
+            victim = admission.victim(state.pools, tier=request.tier, caps=state.caps)
             reason = Reason.QUEUE_FULL
         elif room.all.exceeds(state.room_of_all):
-            victim = admission.victim(state.pools)
+            victim = admission.victim(state.pools, caps=state.caps)
             reason = Reason.QUEUE_FULL
         else:
             return
@@ -102,6 +127,8 @@ def evict(
     """A waiting request is refused."""
     state.dequeue(waiting, now)
     refuse(state, waiting.request, reason, now=now, out=out)
+    if state.caps.count:
+        unhold(state, waiting.request, now=now, out=out)
 
 
 def fill_behind(state: State, gone: Waiting, *, now: float, out: list[Decision]) -> None:

@@ -15,9 +15,10 @@ from gateway.core.messages import (
     Outcome,
     Progressed,
     Reason,
+    Request,
     Usage,
 )
-from gateway.core.release import fill_all, fill_replica
+from gateway.core.release import fill_all, fill_replica, unhold
 from gateway.core.replica import Replica
 from gateway.core.state import State
 from gateway.core.weigh import weigh
@@ -71,6 +72,8 @@ def finished(state: State, event: Finished, *, now: float, out: list[Decision]) 
         waiting = state.waiting.get(request_id)
         if waiting is not None:
             state.dequeue(waiting, now)
+            if state.caps.count:
+                unhold(state, waiting.request, now=now, out=out)
             fill_behind(state, waiting, now=now, out=out)
         return
     grant, replica = found
@@ -84,7 +87,17 @@ def finished(state: State, event: Finished, *, now: float, out: list[Decision]) 
     _settle(state, grant, replica, event, now=now)
     if replica.is_removed:
         forget_if_gone(state, replica)
+    state.touch(replica)
+    _ran(state, grant.waiting.request, now=now, out=out)
     fill_replica(state, replica, now=now, out=out)
+
+
+def _ran(state: State, request: Request, *, now: float, out: list[Decision]) -> None:
+    """A request runs no longer: whoever has a cap on it has room again."""
+    if request.caps:
+        state.caps.leave(request)
+        if state.caps.count:
+            unhold(state, request, now=now, out=out)
 
 
 def _learn_end(
@@ -153,6 +166,8 @@ def _go_back(state: State, request_id: str, *, now: float, out: list[Decision]) 
     replica.ledger.leave(request_id, now)
     health.went_back(replica, request_id)
     state.charge(grant, 0.0)
+    if request.caps:
+        state.caps.leave(request)
     forget_if_gone(state, replica)
     pool = state.pool_by_model.get(request.model)
     if pool is None:
@@ -164,6 +179,8 @@ def _go_back(state: State, request_id: str, *, now: float, out: list[Decision]) 
         else:
             refuse(state, request, Reason.NO_REPLICA, now=now, out=out)
     fill_all(state, now=now, out=out)
+    if state.caps.count:
+        unhold(state, request, now=now, out=out)
     if state.is_closed and waiting.ticket:
         evict(state, waiting, Reason.SHUTTING_DOWN, now=now, out=out)
 
@@ -184,6 +201,7 @@ def adopted(state: State, event: Adopted, *, now: float) -> None:
         replica.ledger.start(request.id)
     replica.ledger.produced({request.id: event.output_tokens})
     state.granted[request.id] = (grant, replica)
+    state.caps.enter(request)
     if state.policy.release_at_once:
         grant.charged = 0.0
     else:

@@ -69,7 +69,8 @@ class Explanation:
 
     request_id: str
     state: str
-    """"waiting", or "granted" with nothing but the replica told."""
+    """"waiting"; "held" with the cap that keeps it out of the queue; or "granted" with nothing but
+    the replica told."""
     model: str
     tier: str
     tenant: str
@@ -89,6 +90,10 @@ class Explanation:
     """Requests that wait in the tiers above."""
     replicas: tuple[ReplicaVerdict, ...] = ()
     granted_on: str | None = None
+    held_by: str | None = None
+    """Whose cap it is."""
+    held_by_running: int = 0
+    held_by_most: int = 0
 
 
 def explain(state: State, request_id: str, now: float) -> Explanation | None:
@@ -110,6 +115,8 @@ def explain(state: State, request_id: str, now: float) -> Explanation | None:
             waited_s=max(0.0, granted[0].granted_at - request.arrived_at),
         )  # fmt: skip
     pool = state.pool_by_model[request.model]
+    if waiting.holder is not None:
+        return _explain_held(state, pool, waiting, now)
     gates = Gates(pool.policy)
     gates.reserved = pool.reserved_at(now)
     position = admission.position(pool, waiting)
@@ -130,6 +137,20 @@ def explain(state: State, request_id: str, now: float) -> Explanation | None:
             _verdict(gates, waiting, pool.replicas[each], tier=judged_as, now=now)
             for each in sorted(pool.replicas)
         ),
+    )  # fmt: skip
+
+
+def _explain_held(state: State, pool: Pool, waiting: Waiting, now: float) -> Explanation:
+    request, holder = waiting.request, state.caps.holders[waiting.holder or ""]
+    position = admission.position(pool, waiting, caps=state.caps)
+    return Explanation(
+        request_id=request.id, state="held", model=request.model,
+        tier=state.policy.tiers[request.tier].name, tenant=request.tenant, user=request.user,
+        waited_s=max(0.0, now - request.arrived_at),
+        patience_left_s=max(0.0, waiting.deadline - now),
+        position=position, expected_wait_s=admission.wait_s(pool, position, now),
+        cost=waiting.cost, held_by=holder.name, held_by_running=len(holder.running),
+        held_by_most=holder.most,
     )  # fmt: skip
 
 

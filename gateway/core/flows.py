@@ -24,8 +24,8 @@ class Waiting:
     """One request, with what was predicted for it, from its arrival until its grant has ended."""
 
     __slots__ = (
-        "cost", "deadline", "entered_at", "expected_s", "key", "kind", "kv_tokens", "lane",
-        "output_tokens", "prompt_tokens", "request", "sequence", "skipped_since", "tallies",
+        "cost", "deadline", "entered_at", "expected_s", "holder", "key", "kind", "kv_tokens",
+        "lane", "output_tokens", "prompt_tokens", "request", "sequence", "skipped_since", "tallies",
         "ticket", "was_recalled",
     )  # fmt: skip
 
@@ -45,6 +45,8 @@ class Waiting:
         self.ticket = 0
         """Number of its present stay in the queue; 0 while it does not wait."""
         self.lane: Lane | None = None
+        self.holder: str | None = None
+        """Whose cap keeps it out of the queue."""
         self.tallies: tuple[Tally, ...] = ()
         self.entered_at = request.arrived_at
         self.expected_s: float | None = None

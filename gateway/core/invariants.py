@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Iterable
 
+from gateway.core.caps import Holder
 from gateway.core.fairqueue import FairQueue
 from gateway.core.flows import Flow, Lane, WaitHeap, Waiting
 from gateway.core.freeness import freeness
@@ -26,6 +27,7 @@ def check(state: State) -> None:
     for pool in state.pools:
         _check_pool(pool)
     _check_waiting(state)
+    _check_caps(state)
     _check_grants(state)
     for replica in state.replicas.values():
         _check_ledger(replica.ledger, len(state.policy.tiers), replica.name)
@@ -293,6 +295,13 @@ def _by_kind(waiting: Iterable[Waiting]) -> dict[Kind, list[Waiting]]:
 def _check_waiting(state: State) -> None:
     room = state.room
     placed = [(each, pool) for pool in state.pools for queue in pool.queues for each in queue]
+    for waiting, _ in placed:
+        assert waiting.holder is None, "waiting: in a queue and held"
+    placed += [
+        (waiting, state.pool_by_model[waiting.request.model])
+        for holder in state.caps.holders.values()
+        for waiting in holder
+    ]
     queued = [waiting for waiting, _ in placed]
     ids = Counter(waiting.request.id for waiting in queued)
     _same(ids, Counter(list(room.requests)), "waiting: ids in the queues")
@@ -335,6 +344,47 @@ def _check_tally(tally: Tally, waiting: list[Waiting], what: str) -> None:
     _same(tally.requests, len(waiting), f"{what}: requests")
     _same(tally.body_bytes, sum(each.request.body_bytes for each in waiting), f"{what}: bytes")
     _same(tally.tokens, sum(each.kv_tokens for each in waiting), f"{what}: tokens")
+
+
+def _check_caps(state: State) -> None:
+    caps, running = state.caps, dict[str, set[str]]()
+    for request_id, (grant, _) in state.granted.items():
+        for name, _most in grant.waiting.request.caps:
+            running.setdefault(name, set()).add(request_id)
+    held = [each for each in state.waiting.values() if each.holder is not None]
+    names = set(running) | {each.holder for each in held}
+    _same(set(caps.holders), names, "caps: holders")
+    _same(caps.count, len(held), "caps: held in all")
+    for holder in caps.holders.values():
+        own = [each for each in held if each.holder == holder.name]
+        _same(holder.running, running.get(holder.name, set()), f"cap of {holder.name}: running")
+        _same(holder.held, len(own), f"cap of {holder.name}: held")
+        by_group = dict[Hashable, list[Waiting]]()
+        for each in own:
+            assert each.lane is None, "caps: held and in a lane"
+            by_group.setdefault((each.request.tier, each.kind), []).append(each)
+        _same(set(holder.groups), set(by_group), f"cap of {holder.name}: groups")
+        for group, heap in holder.groups.items():
+            _check_wait_heap(heap, {each: each.key for each in by_group[group]}, "held")
+        _check_progress(state, holder)
+    by_tier = dict[int, list[Waiting]]()
+    for each in held:
+        by_tier.setdefault(each.request.tier, []).append(each)
+    _same(set(caps.newest), set(by_tier), "caps: tiers of what is held")
+    for tier, heap in caps.newest.items():
+        _check_wait_heap(heap, {each: -each.sequence for each in by_tier[tier]}, "newest held")
+
+
+def _check_progress(state: State, holder: Holder) -> None:
+    """One that has room holds nothing of a group of which nothing is in the queue."""
+    if holder.is_full or state.is_closed:
+        return
+    queued = {
+        (each.request.tier, each.kind)
+        for each in state.waiting.values()
+        if each.holder is None and holder.name in dict(each.request.caps)
+    }
+    assert set(holder.groups) <= queued, f"cap of {holder.name}: it has room, and nobody goes"
 
 
 # --- what runs --------------------------------------------------------------------------------

@@ -101,6 +101,8 @@ class Request:
     """The rest of a broken stream: first in its tier, whatever the bounds; the prompt is free."""
     is_continuable: bool
     """Whether its rest could run elsewhere, once it has begun: only such a one is ever moved."""
+    caps: tuple[tuple[str, int], ...]
+    """(holder, most requests that may run under it at once), of all that this one counts under."""
 
     def __init__(
         self,
@@ -126,6 +128,7 @@ class Request:
         ttft_target_s: float | None = None,
         is_continuation: bool = False,
         is_continuable: bool = False,
+        caps: tuple[tuple[str, int], ...] = (),
     ) -> None:
         self.id = id
         self.model = model
@@ -148,6 +151,7 @@ class Request:
         self.ttft_target_s = ttft_target_s
         self.is_continuation = is_continuation
         self.is_continuable = is_continuable
+        self.caps = caps
 
 
 @dataclass(slots=True, init=False)

@@ -55,6 +55,7 @@ def plain_request(request: Request, now: float) -> dict[str, Any]:
         "ttft_target_s": finite(request.ttft_target_s),
         "is_continuation": request.is_continuation,
         "is_continuable": request.is_continuable,
+        "caps": [list(cap) for cap in request.caps],
     }
 
 
@@ -82,6 +83,7 @@ def request_of(data: Mapping[str, Any], now: float, *, tier: int) -> Request:
         ttft_target_s=data["ttft_target_s"],
         is_continuation=data["is_continuation"],
         is_continuable=data["is_continuable"],
+        caps=tuple((name, most) for name, most in data["caps"]),
     )
 
 

@@ -349,7 +349,10 @@ def regrouped(
     waiting: Iterable[Waiting],
     keeps_debts: bool,
 ) -> list[Pool]:
-    """The pools after models or tiers changed; all that waits is in one of them again."""
+    """The pools after models or tiers changed; all that waits is in one of them again.
+
+    What is held back by a cap only gets its class anew.
+    """
     known, line = list(replicas), sorted(waiting, key=lambda each: each.order)
     lonely = [frozenset((each.request.model,)) for each in line]
     pools = [
@@ -366,7 +369,8 @@ def regrouped(
     for each in line:
         pool = pool_of[each.request.model]
         each.kind = pool.kind_of(each.request, each.kv_tokens)
-        pool.push(each)
+        if each.holder is None:
+            pool.push(each)
     for pool in pools:
         if not pool.count:
             pool.drain_rate.pause()

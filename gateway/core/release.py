@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.core import health, recall, reservation
 from gateway.core.flows import Waiting
 from gateway.core.ledger import Grant
-from gateway.core.messages import Decision, Granted, Recalled
+from gateway.core.messages import Decision, Granted, Recalled, Request
 from gateway.core.placement import Search, choose, freest
 from gateway.core.pool import Pool
 from gateway.core.replica import Replica
@@ -23,6 +23,10 @@ def fill(
         if pool.policy.within_user == "prefix" and not waiting.request.is_continuation:
             is_first = lane.requests.first() is waiting
             lane.overtaken = 0 if is_first else lane.overtaken + waiting.kv_tokens
+        if waiting.request.caps and (holder := state.full(waiting.request)) is not None:
+            state.dequeue(waiting, now)
+            state.hold(waiting, holder, now)
+            continue
         expected_s = waiting.expected_s
         pool.take(waiting)
         state.room.leave(waiting)
@@ -76,6 +80,30 @@ def fill_for(
             for replica in pool.open.values()
         )
     ):
+        fill_pool(state, pool, now=now, out=out)
+
+
+def unhold(state: State, left: Request, *, now: float, out: list[Decision]) -> None:
+    """`left` runs no longer, or will not: its holders may have room for what they held back.
+
+    Of each tier and class the first goes back to the queue; whichever comes to its turn first
+    takes the room, and the others are held again.
+    """
+    changed: list[Pool] = []
+    for first in state.caps.firsts(left):
+        waiting: Waiting | None = first
+        while waiting is not None and not state.is_closed:
+            holder = state.caps.holders[waiting.holder or ""]
+            heap = holder.groups[waiting.request.tier, waiting.kind]
+            pool = state.dequeue(waiting, now)
+            other = state.full(waiting.request)
+            if other is None:
+                state.enqueue(pool, waiting, now)
+                changed.append(pool)
+                break
+            state.hold(waiting, other, now)
+            waiting = None if other is holder else heap.first()
+    for pool in changed:
         fill_pool(state, pool, now=now, out=out)
 
 
@@ -164,6 +192,8 @@ def _grant(
     health.sent(replica, request.id, now)
     pool.touch(replica)
     state.granted[request.id] = (grant, replica)
+    if request.caps:
+        state.caps.enter(request)
     pool.drain_rate.add(now)
     waited_s = now - request.arrived_at
     out.append(Granted(request.id, replica.name, max(0.0, waited_s)))

@@ -101,7 +101,7 @@ class Scheduler(State):
         if waiting is None:
             return None
         pool = self.pool_by_model[waiting.request.model]
-        in_line = admission.position(pool, waiting)
+        in_line = admission.position(pool, waiting, caps=self.caps)
         return in_line, admission.wait_s(pool, in_line, now)
 
     def _ask_to_wake(self, now: float, out: list[Decision]) -> None:

@@ -71,6 +71,7 @@ def snapshot(state: State, now: float) -> dict[str, Any]:
             if each.reserved_for is not None
         ],
         "waiting": [plain_waiting(each, kinds, now) for each in state.waiting.values()],
+        "caps": [[each.name, each.most] for each in state.caps.holders.values()],
         "granted": [
             [replica.name, plain_grant(grant, kinds, now)]
             for grant, replica in state.granted.values()
@@ -162,7 +163,9 @@ class _Restoring:
         self._restore_requests(data)
         if self.is_same:
             self._restore_reserved(data["reserved"])
-        line = sorted(self.scheduler.waiting.values(), key=lambda each: each.ticket)
+        everybody = sorted(self.scheduler.waiting.values(), key=lambda each: each.ticket)
+        line = [each for each in everybody if each.holder is None]
+        self._restore_caps(data["caps"], everybody)
         self.scheduler.pools = [self._pool(plain, line) for plain in data["pools"]]
         self._index()
         if sum(pool.count for pool in self.scheduler.pools) != len(line):
@@ -216,6 +219,13 @@ class _Restoring:
         if not self.is_same:
             tier = waiting.request.tier
             reweigh(waiting, self.scheduler.policy, {tier: tier})
+
+    def _restore_caps(self, data: Sequence[Sequence[Any]], waiting: Sequence[Waiting]) -> None:
+        caps = self.scheduler.caps
+        caps.restore({str(name): int(most) for name, most in data})
+        for grant, _ in self.scheduler.granted.values():
+            caps.enter(grant.waiting.request)
+        caps.rebuild(each for each in waiting if each.holder is not None)
 
     def _restore_reserved(self, data: Sequence[Sequence[Any]]) -> None:
         for name, key_age_s, sequence in data:

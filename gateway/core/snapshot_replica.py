@@ -68,6 +68,7 @@ def plain_waiting(waiting: Waiting, kinds: KindTable, now: float) -> dict[str, A
         "kv_tokens": waiting.kv_tokens,
         "deadline_age_s": age_s(waiting.deadline, now),
         "ticket": waiting.ticket,
+        "holder": waiting.holder,
         "entered_age_s": now - waiting.entered_at,
         "expected_s": finite(waiting.expected_s),
         "skipped_age_s": age_s(waiting.skipped_since, now),
@@ -86,6 +87,7 @@ def waiting_of(data: Mapping[str, Any], kinds: Sequence[Kind], now: float, tier:
     waiting.kv_tokens = data["kv_tokens"]
     waiting.deadline = instant_of(data["deadline_age_s"], now, never=inf)
     waiting.ticket = data["ticket"]
+    waiting.holder = data["holder"]
     waiting.entered_at = now - data["entered_age_s"]
     waiting.expected_s = data["expected_s"]
     waiting.skipped_since = known_instant(data["skipped_age_s"], now)

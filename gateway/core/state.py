@@ -6,8 +6,10 @@ agreement; `invariants.check` derives all of them again.
 
 from math import inf
 
+from gateway.core.caps import Caps, Holder
 from gateway.core.flows import Waiting
 from gateway.core.ledger import Grant
+from gateway.core.messages import Request
 from gateway.core.policy import Policy
 from gateway.core.pool import Pool, regrouped
 from gateway.core.predict import Predictor
@@ -29,6 +31,7 @@ class State:
         self.room_of_all = room_of_all(policy.bounds)
         self.room_of_user = room_of_user(policy.bounds)
         self.granted: dict[str, tuple[Grant, Replica]] = {}
+        self.caps = Caps()
         self.is_closed = False
         self.pool_by_model: dict[str, Pool] = {}
         self.pool_by_replica: dict[str, Pool] = {}
@@ -60,6 +63,21 @@ class State:
         if not pool.count:
             pool.drain_rate.begin(now)
         pool.push(waiting)
+        self._enter_room(waiting)
+
+    def full(self, request: Request) -> Holder | None:
+        """Whose cap keeps `request` from running now; None: nobody's."""
+        return None if self.policy.release_at_once else self.caps.full(request)
+
+    def hold(self, waiting: Waiting, holder: Holder, now: float) -> None:
+        """A request begins to wait outside the queue, until `holder` has room for it."""
+        waiting.ticket = self.number()
+        waiting.entered_at = now
+        waiting.expected_s = waiting.skipped_since = None
+        self.caps.hold(waiting, holder)
+        self._enter_room(waiting)
+
+    def _enter_room(self, waiting: Waiting) -> None:
         self.room.enter(waiting)
         if self.wake_at is not None and waiting.deadline < self.wake_at:
             self.wake_by(waiting.deadline)
@@ -67,9 +85,12 @@ class State:
     def dequeue(self, waiting: Waiting, now: float) -> Pool:
         """A request stops waiting without having been released; returns its pool."""
         pool = self.pool_by_model[waiting.request.model]
-        pool.remove(waiting)
-        if not pool.count:
-            pool.drain_rate.end(now)
+        if waiting.holder is not None:
+            self.caps.drop(waiting)
+        else:
+            pool.remove(waiting)
+            if not pool.count:
+                pool.drain_rate.end(now)
         self.room.leave(waiting)
         return pool
 
@@ -107,5 +128,8 @@ class State:
             waiting=self.waiting.values(),
             keeps_debts=keeps_debts,
         )
+        if self.caps.count:
+            line = sorted(self.waiting.values(), key=lambda each: each.order)
+            self.caps.rebuild(each for each in line if each.holder is not None)
         self.pool_by_model = {model: pool for pool in self.pools for model in pool.models}
         self.pool_by_replica = {name: pool for pool in self.pools for name in pool.replicas}

@@ -88,6 +88,11 @@ MODELS = {
 SLOTS = {"r1": 3, "r2": 2, "r3": None, "s1": 1, "s2": None}
 
 
+CAPS: tuple[tuple[tuple[str, int], ...], ...] = (
+    (), (), (), (("user a", 2),), (("key k", 1), ("tenant t1", 5)),
+)  # fmt: skip
+
+
 class Life:
     """Random events that fit what `first` decided; what it takes in, all others take in too."""
 
@@ -134,6 +139,7 @@ class Life:
             ttft_target_s=dice.choice((None, 0.25)),
             is_continuation=dice.random() < 0.08,
             is_continuable=dice.random() < 0.7,
+            caps=dice.choice(CAPS),
         )
 
     def report(self, name: str) -> ReplicaReported:
@@ -251,12 +257,13 @@ class Life:
             often = replace(
                 self.request(), model="m", tier=3, tenant="t1", user="a", sequences=1,
                 prompt_tokens=200, output_tokens_max=25, prefix=prefix, excluded=frozenset(),
-                is_continuation=False, patience_s=None,
+                is_continuation=False, patience_s=None, caps=(),
             )  # fmt: skip
             self.first.handle(Arrived(often), self.now)
         for waiting in self.first.waiting.values():
-            assert waiting.lane is not None
-            waiting.lane.overtaken += waiting.kv_tokens
+            assert (waiting.lane is None) == (waiting.holder is not None)
+            if waiting.lane is not None:
+                waiting.lane.overtaken += waiting.kv_tokens
 
 
 def shifted(event: Event, offset: float) -> Event:
@@ -337,7 +344,7 @@ DERIVED = {
 
 UNORDERED = frozenset(
     """WaitingRoom.by_tenant WaitingRoom.by_user Flow.lanes Lane.lanes FairQueue.front
-    Elders._by_kind Replica.scores Scheduler.pool_by_model""".split()
+    Caps.newest Holder.groups Elders._by_kind Replica.scores Scheduler.pool_by_model""".split()
 )
 """Mappings that are only looked up, so that the order of their keys decides nothing."""
 
@@ -372,6 +379,8 @@ def sort_key(key: Any) -> Any:
         return key.name
     if isinstance(key, Kind):
         return (sorted(key.replicas), key.size, key.sequences, key.decodes)
+    if isinstance(key, tuple):
+        return tuple(map(sort_key, key))
     return key
 
 
