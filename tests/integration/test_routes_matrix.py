@@ -24,7 +24,7 @@ every_stream = pytest.mark.parametrize("ask", STREAMS, ids=str)
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def one_engine() -> AsyncIterator[House]:
     """A gateway before one engine, for all tests of this file."""
-    async with house(ENGINE) as built:
+    async with house(ENGINE, retries__continuation_wait_s=0.2) as built:
         yield built
 
 
