@@ -87,7 +87,7 @@ async def test_routes_of_all_three_applications_share_a_connection(alone: House)
     statuses = []
     async with Line(alone) as line:
         for target in targets:
-            line.writer.write(b"GET %b HTTP/1.1\r\nhost: x\r\n\r\n" % target.encode())
+            line.writer.write(b"GET %b HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n" % target.encode())
             head, body = await line.answer()
             statuses.append(int(head.split(b" ")[1]))
             assert body

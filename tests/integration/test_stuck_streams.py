@@ -75,9 +75,9 @@ class TakesNothing:
         self._direct = direct
         self.reads = asyncio.Event()
 
-    def push(self, data: bytes) -> bool:
+    def push(self, data: bytes, framed: bytes = b"") -> bool:
         """As `Direct.push`."""
-        return self._direct.push(data) and self.reads.is_set()
+        return self._direct.push(data, framed) and self.reads.is_set()
 
     async def drained(self) -> None:
         """As `Direct.drained`."""
