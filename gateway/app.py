@@ -113,11 +113,8 @@ class Gateway:
             users=self._users,
         )
         self._rules = Rules(settings.media_urls)
-        self._isolation = Isolation(
-            settings.cache_isolation,
-            self.fleet.takes_cache_salt,
-            is_open=lambda: keyring.is_open,
-        )
+        takes_salt, isolates = self.fleet.takes_cache_salt, settings.cache_isolation
+        self._isolation = Isolation(isolates, takes_salt, is_open=lambda: keyring.is_open)
         places, backgrounds = Places(), Backgrounds()
         self.relay = self._relay(policy, places, backgrounds)
         self._stored = StoredResponses(

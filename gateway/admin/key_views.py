@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, Field, Strict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict
 
 from gateway.admin.key_records import present
 from gateway.admin.names import OwnName, origin_of
@@ -55,9 +55,23 @@ class Rotation(Section):
     ] = 0.0
 
 
+EXAMPLE = {
+    "object": "key", "id": "zrsh29dslud3", "source": "store", "origin": None, "version": 13,
+    "label": "chat", "tenant": "acme", "user": "alice", "tier": "standard", "max_tier": "high",
+    "models": ["*"], "speaks_for_users": False, "allows_chat_template": False,
+    "limits": {
+        "requests_per_minute": 60, "tokens_per_minute": None, "concurrent": None, "budget": None,
+    },
+    "created_at": 1795000000.5, "expires_at": None, "blocked": False, "state": "good",
+    "rotates_until": None, "problems": [],
+}  # fmt: skip
+SHOWN_ONCE = "The key is shown this once: it is kept as a hash only."
+
+
 class KeyView(BaseModel):
     """One key."""
 
+    model_config = ConfigDict(json_schema_extra={"example": EXAMPLE})
     object: Literal["key"] = "key"
     id: str
     source: Literal["file", "store"]
@@ -85,13 +99,21 @@ class KeyView(BaseModel):
 class KeyMade(KeyView):
     """A key and, this once, the key itself."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                **EXAMPLE,
+                "key": "fg-zrsh29dslud3-3dz21tNddGddIU_nppRi5LibMzRO6g1_ZaP4yFFfR6I",
+                "notice": SHOWN_ONCE,
+            }
+        }
+    )
     key: str | None = Field(
         description="Shown once; null where the answer is told again for an idempotency key."
     )
     notice: str
 
 
-SHOWN_ONCE = "The key is shown this once: it is kept as a hash only."
 NOT_AGAIN = "The key was shown when this was first answered. Rotate it if it is lost."
 
 

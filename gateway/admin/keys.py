@@ -111,6 +111,7 @@ def _makes(routes: APIRouter, office: Office) -> None:
     async def rotate(
         id: KeyId, request: Request, rotation: Annotated[Rotation | None, Body()] = None
     ) -> Response:
+        _record(office, request, id)  # a key is made of the id: it must be one of ours
         api_key, sha256 = made_key(id)
         overlap_s = 0.0 if rotation is None else rotation.overlap_s
 

@@ -33,6 +33,16 @@ class SetAside(BaseModel):
 class PolicyView(PolicyDocument):
     """The policy in force. It may be sent back as it is; what is no section is passed over."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "object": "policy", "source": "store", "version": "17", "set_aside": None,
+                "tiers": [{"name": "gold", "patience_s": 20}, {"name": "bulk", "queue_limit": 0}],
+                "service_tiers": {"default": "bulk"}, "moved_to": {"standard": "bulk"},
+                "scheduling": {"order": "strict", "headroom_max": 0.2},
+            }
+        }
+    )  # fmt: skip
     object: Literal["policy"] = "policy"
     source: Literal["file", "store"]
     version: str = Field(description="As in `ETag`.")

@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.desk import answer_of
 from gateway.admin.names import (
@@ -51,9 +51,21 @@ class NewTenant(TenantFields):
     name: Annotated[OwnName, Field(examples=["acme"])]
 
 
+EXAMPLE = {
+    "object": "tenant", "name": "acme", "source": "store", "origin": None, "version": 11,
+    "problems": [], "weight": 2.0, "room": {"requests": 500, "bytes": None, "tokens": None},
+    "limits": {
+        "requests_per_minute": 600, "tokens_per_minute": None, "concurrent": 16,
+        "budget": {"tokens": 5_000_000, "per": "month"},
+    },
+    "users": 1, "keys": 2,
+}  # fmt: skip
+
+
 class TenantView(BaseModel):
     """One tenant."""
 
+    model_config = ConfigDict(json_schema_extra={"example": EXAMPLE})
     object: Literal["tenant"] = "tenant"
     name: str
     source: Literal["file", "store"]

@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from gateway.admin.office import Office
 from gateway.admin.paging import Listing, Page, page_of
@@ -23,14 +23,28 @@ Name = Annotated[str, Path(max_length=32)]
 class TierFields(TierSection):
     """One tier as it is put. Another name than the path's renames it."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"example": {"name": "gold", "rank": 0, "patience_s": 20.0}}
+    )
     rank: int | None = Field(
         None, ge=0, le=1_000, description="Its position, 0 first; null: as it is, or last."
     )
 
 
+EXAMPLE = {
+    "object": "tier", "name": "gold", "rank": 0, "queue_limit": None, "tpot_limit_ms": 150.0,
+    "prefill_limit_s": None, "patience_s": 20.0, "min_share": None, "weight": 1.0,
+    "room": {"requests": None, "bytes": None, "tokens": None}, "ttft_target_ms": 500.0,
+    "tpot_target_ms": None, "continuation": False,
+    "in_force": {"queue_limit": 4, "min_share": 0.0, "prefill_limit_s": 1.0},
+    "waiting": 0, "running": 3,
+}  # fmt: skip
+
+
 class TierView(TierSection):
     """One tier in force; null is filled in by rank, as `in_force` shows."""
 
+    model_config = ConfigDict(json_schema_extra={"example": EXAMPLE})
     object: Literal["tier"] = "tier"
     rank: int
     in_force: dict[str, Any] = Field(description="What is filled in.")

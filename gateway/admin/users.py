@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.desk import answer_of
 from gateway.admin.names import (
@@ -50,9 +50,19 @@ class NewUser(UserFields):
     name: Annotated[OwnName, Field(examples=["alice"])]
 
 
+EXAMPLE = {
+    "object": "user", "tenant": "acme", "name": "alice", "source": "store", "origin": None,
+    "version": 12, "problems": [], "weight": 2.0,
+    "limits": {
+        "requests_per_minute": 60, "tokens_per_minute": None, "concurrent": 4, "budget": None,
+    },
+}  # fmt: skip
+
+
 class UserView(BaseModel):
     """One user."""
 
+    model_config = ConfigDict(json_schema_extra={"example": EXAMPLE})
     object: Literal["user"] = "user"
     tenant: str
     name: str

@@ -59,6 +59,8 @@ Path = tuple[Any, ...]
 
 def may_fetch(call: Call) -> bool:
     """Whether anything in a body could be an address, at a glance."""
+    if call.outline is not None and call.outline.hides_objects:
+        return True
     text = call.body if call.outline is None else call.outline.marked
     if b"\\" in text and b"\\u00" in text and _WRITTEN_OUT.search(text) is not None:
         return True
@@ -67,6 +69,11 @@ def may_fetch(call: Call) -> bool:
             return False
     elif text.find(b"{", text.index(b"{") + 1) < 0:
         return False
+    return _has_words(text)
+
+
+def _has_words(text: bytes) -> bool:
+    """Whether any member could be one that is looked at."""
     return (
         b'url"' in text
         or b'data"' in text
@@ -120,7 +127,11 @@ class MediaRule:
             if seen % VALUES_A_TURN == 0:
                 await asyncio.sleep(0)
             if isinstance(value, str):
-                found_bytes += self._looked(value, name, path, outline)
+                hidden = None if outline is None else outline.hidden(value)
+                if hidden is None:
+                    found_bytes += self._looked(value, name, path, outline)
+                else:
+                    todo.append((_objects_in(hidden), name, path))
             elif isinstance(value, list):
                 todo.extend((item, name, (path, i)) for i, item in enumerate(value))
             elif isinstance(value, dict):
@@ -155,6 +166,18 @@ class MediaRule:
 
     def _or_hosts(self) -> str:
         return ", or one of a host that is allowed here" if self._hosts or self._domains else ""
+
+
+def _objects_in(hidden: bytes) -> list[Any]:
+    """Objects that were passed over since there are so many; none where none could be of use."""
+    if not (_has_words(hidden) or b"\\u00" in hidden):
+        return []
+    try:
+        found = msgspec.json.decode(b"[%b]" % hidden)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadRequestError(f"The request body cannot be read: {error}") from None
+    assert isinstance(found, list)
+    return found
 
 
 def _members(value: dict[str, Any], name: str, path: Path) -> list[tuple[Any, str, Path]]:

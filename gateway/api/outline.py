@@ -47,7 +47,7 @@ _BRACKETS = b"[]{}"
 class Outline:
     """The short form of one body."""
 
-    __slots__ = ("_body", "_holes", "_mark", "_stand_ins", "_taken_bytes", "hides_objects")
+    __slots__ = ("_body", "_holes", "_mark", "_objects", "_stand_ins", "_taken_bytes")
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -56,8 +56,13 @@ class Outline:
         self._holes: list[tuple[int, int]] = []
         self._stand_ins: list[bytes] = []
         self._taken_bytes = 0
-        self.hides_objects = False
+        self._objects: set[int] = set()
+        """Holes that are objects, since there are very many."""
+
+    @property
+    def hides_objects(self) -> bool:
         """Whether `text` lacks objects, since there are very many."""
+        return bool(self._objects)
 
     @property
     def text(self) -> bytes:
@@ -83,12 +88,24 @@ class Outline:
 
         None where it stands for itself.
         """
-        mark = self._mark.decode()
-        if not value.startswith(mark):
+        hole = self._hole_of(value)
+        if hole is None:
             return None
-        start, end = self._holes[int(value[len(mark) :])]
+        start, end = self._holes[hole]
         inside = self._body[start + 1 : min(start + 1 + BEGINNING_BYTES, end - 1)]
         return inside.decode("utf-8", "replace"), end - start - 2
+
+    def hidden(self, value: str) -> bytes | None:
+        """The objects that a string in `marked` stands for, with commas between; None: none."""
+        hole = self._hole_of(value)
+        if hole is None or hole not in self._objects:
+            return None
+        start, end = self._holes[hole]
+        return self._body[start:end]
+
+    def _hole_of(self, value: str) -> int | None:
+        mark = self._mark.decode()
+        return int(value[len(mark) :]) if value.startswith(mark) else None
 
     def _with(self, values: list[bytes]) -> bytes:
         pieces: list[bytes] = []
@@ -157,7 +174,7 @@ class Outline:
                 steps = 0
                 await asyncio.sleep(0)
         if end > start:
-            self.hides_objects = True
+            self._objects.add(len(self._holes))
             self._take_out(start, end, b"{}")
         return max(end, at)
 

@@ -84,8 +84,7 @@ class Relay:
         """`prefixes` is None where nothing is decided by the beginnings of prompts.
 
         `places` and `backgrounds` are shared with whoever fetches stored responses. `continues`
-        tells of a tier whether its broken streams go on on another replica, for which they wait so
-        long.
+        tells of a tier whether its broken streams go on elsewhere, for which they wait so long.
         """
         places = Places() if places is None else places
         self._gate = gate

@@ -54,6 +54,14 @@ CHECKS = (
     response_schema_conformance,
 )
 ASKED = {"model": "raw", "messages": [{"role": "user", "content": "hi"}]}
+TIERS = ["critical", "high", "standard", "nope"]
+KEPT = {
+    "tiers": {"name": TIERS, "moved_to": TIERS},
+    "tenants": {"name": ["acme", "nope"]},
+    "users": {"tenant": ["acme"], "name": ["alice", "nope"]},
+    "policy": {"revision": [1, 2]},
+}
+"""What the store holds, by the resource and the name of the parameter."""
 NOBODY = "http://127.0.0.1:9"
 """A replica that may be added, and never answers."""
 LOWEST = {"x-fairgate-tier": "background"}
@@ -80,8 +88,11 @@ class Place:
         told = deepcopy(self.document)
         for path, _, operation in operations(told):
             for parameter in operation.get("parameters", ()):
-                if parameter["in"] == "path" and parameter["name"] in values:
-                    parameter["schema"] = {"enum": values[parameter["name"]]}
+                name = parameter["name"]
+                kept = KEPT.get(path.removeprefix("/admin/v1/").partition("/")[0], {})
+                known = kept.get(name, values.get(name))
+                if known is not None and (parameter["in"] == "path" or name == "moved_to"):
+                    parameter["schema"] = {"enum": known}
             route = ROUTES.get(path)
             if route is not None:
                 _name_fields(operation, FIELDS.get(route.name, {}))
@@ -117,6 +128,8 @@ async def place() -> AsyncIterator[Place]:
             for _ in range(4)
         ]
         await eventually(lambda: len(running.gateway.scheduler.waiting) == 3)
+        await http.post("/admin/v1/tenants", json={"name": "acme"})
+        await http.post("/admin/v1/users", json={"tenant": "acme", "name": "alice"})
         yield Place(running, held, (await http.get("/openapi.json")).json())
         for each in asked:
             each.cancel()
@@ -166,7 +179,9 @@ async def test_no_500_and_no_status_that_is_not_documented(place: Place) -> None
     """Whoever writes a client reads the document, and nothing else."""
     statuses = await asyncio.to_thread(ask_everything, place.named(), place.running.url)
     assert {200, 201, 204, 400, 404} <= statuses.keys(), statuses
-    assert statuses[200] > sum(statuses.values()) / 5, statuses
+    # Half of what is asked is wrong on purpose, and half of the rest is for what there is not.
+    done = sum(count for status, count in statuses.items() if status < 300)
+    assert done > sum(statuses.values()) / 6, statuses
 
 
 async def test_the_judge_sees_a_status_that_is_not_documented(place: Place) -> None:
@@ -255,9 +270,19 @@ def test_every_closed_gate_has_words() -> None:
 
 
 def _has_example(document: dict[str, Any], content: dict[str, Any]) -> bool:
-    return "example" in content or "example" in _resolved(document, content["schema"])
+    schema = _resolved(document, content["schema"])
+    fields = schema.get("properties", {})
+    told = [name for name, field in fields.items() if "examples" in field]
+    return (
+        "example" in content
+        or "example" in schema
+        or bool(schema.get("examples"))
+        or (bool(told) and set(schema.get("required", ())) <= set(told))
+    )
 
 
 def _resolved(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    if "anyOf" in schema:  # what is answered where nothing is merely tried out stands first
+        return _resolved(document, schema["anyOf"][0])
     name = schema.get("$ref", "").rpartition("/")[2]
     return dict(document["components"]["schemas"][name]) if name else schema

@@ -268,5 +268,6 @@ def test_a_client_that_reads_nothing_is_cut_off_and_its_slot_was_free_long_befor
 
 def test_a_fault_that_is_told_twice_is_no_second_end() -> None:
     """A client library that raises on what follows the end."""
-    outcome = play(replace(SMALL, faults=both(FaultKind.CRASH, 1.2)), life_type=TellsTheErrorTwice)
+    ends = (Fault(kind=FaultKind.SHUTDOWN, at=1.2, duration_s=0.2),)
+    outcome = play(replace(SMALL, faults=ends), life_type=TellsTheErrorTwice)
     assert "after" in outcome.failure

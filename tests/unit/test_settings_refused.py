@@ -44,7 +44,8 @@ kyes: []
         "fairgate.yaml:8: tiers: the min_share of all tiers add up to 1.4: must be below 1",
         "fairgate.yaml:11: service_tiers.flex: there is no tier 'lowest'; there are high, low",
         "fairgate.yaml:1: listen.host: '0.0.0.0' is not allowed without keys: anybody could use "
-        "the engines; configure keys, listen on 127.0.0.1, or say --insecure-no-auth",
+        "the engines; configure keys, or the admin key that makes them, listen on 127.0.0.1, or "
+        "say --insecure-no-auth",
     )
 
 
