@@ -34,7 +34,9 @@ class KeyFields(Section):
     allows_chat_template: bool = False
     limits: LimitsSection = LimitsSection()
     expires_at: Instant | None = Field(None, description="Seconds since 1970; null: never.")
-    blocked: bool = Field(False, description="Whether it opens nothing for now.")
+    blocked: bool = Field(
+        False, description="Whether it opens nothing at present.", examples=[True]
+    )
 
 
 class NewKey(KeyFields):
@@ -51,7 +53,12 @@ class Rotation(Section):
 
     overlap_s: Annotated[
         float,
-        Field(ge=0, le=OVERLAP_S_MAX, description="The present form stays good for so long."),
+        Field(
+            ge=0,
+            le=OVERLAP_S_MAX,
+            description="The present form stays good for so long.",
+            examples=[3600.0],
+        ),
     ] = 0.0
 
 
