@@ -62,7 +62,7 @@ class Rotation(Section):
     ] = 0.0
 
 
-EXAMPLE = {
+EXAMPLE: dict[str, Any] = {
     "object": "key", "id": "zrsh29dslud3", "source": "store", "origin": None, "version": 13,
     "label": "chat", "tenant": "acme", "user": "alice", "tier": "standard", "max_tier": "high",
     "models": ["*"], "speaks_for_users": False, "allows_chat_template": False,

@@ -1,7 +1,7 @@
 """Tenants over REST: who shares, with which weight, and how much of it may be used."""
 
 from collections import Counter
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -51,7 +51,7 @@ class NewTenant(TenantFields):
     name: Annotated[OwnName, Field(examples=["acme"])]
 
 
-EXAMPLE = {
+EXAMPLE: dict[str, Any] = {
     "object": "tenant", "name": "acme", "source": "store", "origin": None, "version": 11,
     "problems": [], "weight": 2.0, "room": {"requests": 500, "bytes": None, "tokens": None},
     "limits": {

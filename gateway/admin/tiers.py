@@ -31,7 +31,7 @@ class TierFields(TierSection):
     )
 
 
-EXAMPLE = {
+EXAMPLE: dict[str, Any] = {
     "object": "tier", "name": "gold", "rank": 0, "queue_limit": None, "tpot_limit_ms": 150.0,
     "prefill_limit_s": None, "patience_s": 20.0, "min_share": None, "weight": 1.0,
     "room": {"requests": None, "bytes": None, "tokens": None}, "ttft_target_ms": 500.0,

@@ -1,6 +1,6 @@
 """Users of tenants over REST: only those with a weight or limits of their own need to be named."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -50,7 +50,7 @@ class NewUser(UserFields):
     name: Annotated[OwnName, Field(examples=["alice"])]
 
 
-EXAMPLE = {
+EXAMPLE: dict[str, Any] = {
     "object": "user", "tenant": "acme", "name": "alice", "source": "store", "origin": None,
     "version": 12, "problems": [], "weight": 2.0,
     "limits": {

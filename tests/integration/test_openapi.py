@@ -55,7 +55,7 @@ CHECKS = (
 )
 ASKED = {"model": "raw", "messages": [{"role": "user", "content": "hi"}]}
 TIERS = ["critical", "high", "standard", "nope"]
-KEPT = {
+KEPT: dict[str, dict[str, list[Any]]] = {
     "tiers": {"name": TIERS, "moved_to": TIERS},
     "tenants": {"name": ["acme", "nope"]},
     "users": {"tenant": ["acme"], "name": ["alice", "nope"]},
