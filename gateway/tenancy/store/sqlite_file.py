@@ -227,8 +227,9 @@ def _prepare(connection: sqlite3.Connection, path: Path, migrations: Migrations)
 
 def _recognise(connection: sqlite3.Connection, path: Path) -> None:
     """Whether the file is ours, or nobody's yet."""
-    owner = connection.execute("PRAGMA application_id").fetchone()[0]
+    # In this order: whoever makes it at this moment writes both at once, tables and mark.
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    owner = connection.execute("PRAGMA application_id").fetchone()[0]
     if owner != APPLICATION_ID and (owner or tables):
         raise StoreError(
             f"{path} is the database of another program: store.url names the wrong one"
