@@ -45,11 +45,26 @@ class Replica:
 
     def kill_core(self) -> None:
         """The process with the model dies; its API server lives on for a moment and says so."""
+        self._signal_core(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """Its operator asks it to end."""
+        os.kill(self.process.pid, signal.SIGTERM)
+
+    def freeze_core(self) -> None:
+        """The process with the model stands still; its API server says that all is well."""
+        self._signal_core(signal.SIGSTOP)
+
+    def thaw_core(self) -> None:
+        """It goes on."""
+        self._signal_core(signal.SIGCONT)
+
+    def _signal_core(self, number: int) -> None:
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 group = (folder / "stat").read_text().rpartition(")")[2].split()[2]
                 if int(group) == self.process.pid and int(folder.name) != self.process.pid:
-                    os.kill(int(folder.name), signal.SIGKILL)
+                    os.kill(int(folder.name), number)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 import httpx
@@ -53,15 +54,21 @@ class Reading:
     got: bytes = b""
     replica: str = ""
     events: int = 0
+    longest_gap_s: float = 0.0
+    """Between two pieces with a data event in them."""
 
     async def read(self, http: httpx.AsyncClient) -> Heard:
         """All of it."""
         async with http.stream("POST", self.path, json=self.asked) as reply:
             assert reply.status_code == 200
             self.replica = reply.headers.get("x-fairgate-replica", "")
+            heard_at = monotonic()
             async for data in reply.aiter_bytes():
                 self.got += data
                 self.events += data.count(b"\n\n")
+                if b"data: " in data:
+                    self.longest_gap_s = max(self.longest_gap_s, monotonic() - heard_at)
+                    heard_at = monotonic()
         return Heard(self.got.decode())
 
 
