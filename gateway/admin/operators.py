@@ -13,7 +13,7 @@ from gateway.admin.desk import Desk
 from gateway.admin.door import Door
 from gateway.admin.events import Happenings
 from gateway.admin.guard import ADMIN, AdminKey, Guard
-from gateway.admin.registry import NoRegistry, Registry, drained_names
+from gateway.admin.registry import Registry, drained_names
 from gateway.admin.replica_watch import ReplicaWatch
 from gateway.admin.upstreams import Upstreams
 from gateway.api.relay import Relay
@@ -41,9 +41,8 @@ class Operators:
         fleet: Fleet,
         roster: Roster,
         wall: Callable[[], float],
-        registry: Registry | None = None,
+        registry: Registry,
     ) -> None:
-        """`registry`: None keeps nothing, so that nothing can be changed."""
         self._settings = settings
         made = f"fgadm-{token_urlsafe(KEY_BYTES)}"
         self._made_sha256 = key_hash(made.encode("ascii"))
@@ -66,7 +65,7 @@ class Operators:
             relay=relay,
             fleet=fleet,
             roster=roster,
-            registry=NoRegistry() if registry is None else registry,
+            registry=registry,
             settings=lambda: self._settings,
             happenings=self.happenings,
             upstreams=self._upstreams,

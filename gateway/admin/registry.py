@@ -13,7 +13,6 @@ from gateway.tenancy.store.port import (
     Deed,
     Kind,
     Record,
-    StoreError,
     Write,
 )
 
@@ -66,29 +65,3 @@ def drained_names(records: Iterable[Record]) -> frozenset[str]:
     return frozenset(
         record.id for record in records if record.kind == "replica" and record.body.get(DRAINED)
     )
-
-
-class NoRegistry:
-    """Of a gateway that keeps nothing: it can be looked at, and not be changed."""
-
-    @property
-    def contents(self) -> Contents:
-        """Nothing."""
-        return Contents(revision=0)
-
-    async def change(
-        self, writes: Sequence[Write], deed: Deed, answer: tuple[str, Answer] | None = None
-    ) -> int:
-        """Raises StoreError."""
-        raise StoreError("this gateway has no store")
-
-    async def audit(
-        self, *, before: int | None = None, limit: int = 100, kind: Kind | None = None,
-        record_id: str | None = None,
-    ) -> tuple[AuditEntry, ...]:  # fmt: skip
-        """Nothing was ever changed."""
-        return ()
-
-    async def answered(self, idempotency_key: str) -> Answer | None:
-        """Nothing was answered."""
-        return None
