@@ -53,15 +53,16 @@ def only_first(pair: House) -> Iterator[None]:
 @asynccontextmanager
 async def neighbours(pair: House, fault: str) -> AsyncIterator[list[Asked]]:
     """[A long stream, another that `fault` struck], on the first of two engines."""
-    engine, before = pair.engines[0], len(pair.engines[0].received)
+    engine, counters = pair.engines[0], pair.engines[0].engine.counters
+    received, finished = len(engine.received), counters.finished
     with only_first(pair):
         engine.faults.inject(fault)
         struck = asyncio.create_task(pair.http.post(STREAM.route.path, json=body(20)))
-        await eventually(lambda: engine.faults.cut is None)
-        await eventually(lambda: not engine.engine.running)  # it has done with it
+        await eventually(lambda: counters.finished == finished + 1)
+        assert engine.faults.cut is None
         long = asyncio.create_task(pair.http.post(STREAM.route.path, json=body(NEIGHBOUR_TOKENS)))
         await eventually(lambda: engine.engine.running)
-        assert len(engine.received) == before + 2
+        assert len(engine.received) == received + 2
     yield [long, struck]
     for each in (long, struck):
         each.cancel()

@@ -9,6 +9,8 @@ from tests.support.raw_engine import MODELS, SSE_HEAD, chunked
 
 EVENT = b'data: {"model":"raw","choices":[{"delta":{"content":"%d"}}]}\n\n'
 DONE = b"data: [DONE]\n\n"
+BACKLOG = 4_096
+"""Of connections not yet accepted; one dropped from it is tried again after a second."""
 METRICS = "vllm:num_requests_running %d\nvllm:num_requests_waiting %d\n"
 
 
@@ -96,7 +98,7 @@ class HeldEngine:
 async def running_held_engine(slots: int) -> AsyncIterator[HeldEngine]:
     """An engine on a port of its own."""
     engine = HeldEngine(slots)
-    server = await asyncio.start_server(engine.serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(engine.serve, "127.0.0.1", 0, backlog=BACKLOG)
     engine.port = server.sockets[0].getsockname()[1]
     try:
         yield engine
