@@ -1,0 +1,18 @@
+"""What every test leaves behind is let go, so that the last of thousands runs like the first."""
+
+import gc
+
+from fastapi.dependencies import models as fastapi_models
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests are objects too: without them a look for garbage takes milliseconds."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_runtest_teardown() -> None:
+    """FastAPI remembers the last 4,096 routes of any application, and with them whole gateways."""
+    for each in vars(fastapi_models).values():
+        if hasattr(each, "cache_clear"):
+            each.cache_clear()
