@@ -8,8 +8,8 @@ BIN := .venv/bin
 COMPILED := $(wildcard gateway/core/*.py) \
 	$(addprefix gateway/api/, auth.py call.py continuing.py cycle.py disconnect.py doors.py \
 		exchange.py framing.py front.py inbound.py interruption.py isolation.py life.py \
-		limiting.py models.py outflow.py outgoing.py outlet.py passing.py prefix.py \
-		relay.py reply.py rewrite.py routes.py served.py shapes.py skim.py strings.py \
+		limiting.py media.py models.py outflow.py outgoing.py outlet.py passing.py prefix.py \
+		relay.py reply.py rewrite.py routes.py rules.py served.py shapes.py skim.py strings.py \
 		surroundings.py whole.py wire.py work.py) \
 	$(addprefix gateway/continuation/, strand.py) \
 	$(addprefix gateway/runtime/, admission.py dispatcher.py gate.py) \

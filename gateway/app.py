@@ -114,7 +114,7 @@ class Gateway:
         )
         self._rules = Rules(settings.media_urls)
         takes_salt, isolates = self.fleet.takes_cache_salt, settings.cache_isolation
-        self._isolation = Isolation(isolates, takes_salt, is_open=lambda: keyring.is_open)
+        self._isolation = Isolation(isolates, takes_salt, keyring)
         places, backgrounds = Places(), Backgrounds()
         self.relay = self._relay(policy, places, backgrounds)
         self._stored = StoredResponses(

@@ -15,6 +15,7 @@ import msgspec
 
 from gateway.api.fields import ABSENT, NULL, Fields
 from gateway.errors import BadRequestError
+from gateway.tenancy.keys import Keyring
 
 By = Literal["none", "tenant", "user"]
 
@@ -46,15 +47,14 @@ class Isolation:
         self,
         by: By = "none",
         takes: Callable[[str], bool] = lambda _: False,
-        *,
-        is_open: Callable[[], bool] = lambda: False,
+        keyring: Keyring | None = None,
     ) -> None:
         """`takes`: whether the engine of a replica knows salts.
 
-        `is_open`: whether all callers are one tenant, so that nothing is kept from another.
+        `keyring` tells whether all callers are one tenant: then nothing is kept from another.
         """
         self._takes = takes
-        self._is_open = is_open
+        self._keyring = keyring
         self.configure(by)
 
     def configure(self, by: By) -> None:
@@ -70,7 +70,7 @@ class Isolation:
         if self.by == "none":
             return None
         if self.by == "tenant":
-            if self._is_open():
+            if self._keyring is not None and self._keyring.is_open:
                 return None
             user = ""
         if fields.cache_salt is not ABSENT and fields.cache_salt != NULL:

@@ -9,7 +9,7 @@ routes take. Only a body with a word of theirs in it is looked at at all.
 
 import asyncio
 import re
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -37,6 +37,8 @@ CONTENTS = frozenset({"data", "file_data"})
 """Members that hold the medium itself; some engines fetch them where they look like an address."""
 TURNS_ROUTES = frozenset({"chat", "messages", "count_tokens"})
 """Routes on which media stand in the contents of messages, or in an Anthropic `system`."""
+WORDS: Final = (b'url"', b'data"', b'"image"', b'"source"', b'"video"', b'"audio"')
+"""One of them stands in every body in which something could be fetched."""
 NOT_LOOKED_AT = frozenset(
     {"tools", "tool_choice", "functions", "response_format", "text", "metadata"}
 )
@@ -62,7 +64,7 @@ def may_fetch(call: Call) -> bool:
     if call.outline is not None and call.outline.hides_objects:
         return True
     text = call.body if call.outline is None else call.outline.marked
-    if b"\\" in text and b"\\u00" in text and _WRITTEN_OUT.search(text) is not None:
+    if text.find(b"\\u00") >= 0 and _WRITTEN_OUT.search(text) is not None:
         return True
     if call.route.name in TURNS_ROUTES:
         if call.fields.system is ABSENT and not _has_parts(text):
@@ -74,14 +76,7 @@ def may_fetch(call: Call) -> bool:
 
 def _has_words(text: bytes) -> bool:
     """Whether any member could be one that is looked at."""
-    return (
-        b'url"' in text
-        or b'data"' in text
-        or b'"image"' in text
-        or b'"source"' in text
-        or b'"video"' in text
-        or b'"audio"' in text
-    )
+    return any(text.find(word) >= 0 for word in WORDS)
 
 
 def _has_parts(text: bytes) -> bool:
@@ -170,7 +165,7 @@ class MediaRule:
 
 def _objects_in(hidden: bytes) -> list[Any]:
     """Objects that were passed over since there are so many; none where none could be of use."""
-    if not (_has_words(hidden) or b"\\u00" in hidden):
+    if not (_has_words(hidden) or hidden.find(b"\\u00") >= 0):
         return []
     try:
         found = msgspec.json.decode(b"[%b]" % hidden)

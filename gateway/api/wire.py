@@ -6,7 +6,7 @@ original bytes are forwarded; where a member must change, all others stay as the
 
 import re
 from collections.abc import Callable, MutableMapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -38,6 +38,8 @@ MEMBERS_MAX = 65_536
 """Of a body that is taken apart, roughly: each costs memory and time."""
 USUAL_WISHES = (b'{"include_usage":true}', b'{"include_usage": true}')
 """How clients ask for usage; any other way is read."""
+QUOTE: Final = 0x22
+"""With which a member's name begins."""
 _NO_MEMBERS = re.compile(rb"\s*\}")
 _TEXT = msgspec.json.Decoder(str)
 ASKED_USAGE = b'"stream_options":{"include_usage":true},'
@@ -212,7 +214,7 @@ def _check_members(text: bytes, fields: Fields) -> None:
 def _with_front(body: bytes, front: bytes) -> list[Part]:
     """`body` with these members, each with its comma, in front of its others."""
     start = body.index(b"{") + 1
-    if _NO_MEMBERS.match(body, start):
+    if body[start] != QUOTE and _NO_MEMBERS.match(body, start):
         front = front[:-1]
     return [body[:start], front, memoryview(body)[start:]]
 

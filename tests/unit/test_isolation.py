@@ -11,6 +11,9 @@ from gateway.api.isolation import SALTS_MAX, By, Isolation
 from gateway.api.routes import CHAT
 from gateway.api.wire import parse
 from gateway.errors import BadRequestError
+from gateway.tenancy.keys import Keyring, Principal
+
+EVERYBODY = Principal(tenant="default", user="anonymous", tier=2, max_tier=0)
 
 
 def fields(**body: Any) -> Fields:
@@ -71,7 +74,7 @@ def test_a_salt_is_one_that_engines_take() -> None:
 def test_nothing_is_salted_where_all_share_or_all_are_one_tenant() -> None:
     """Bodies of a gateway at home stay byte for byte as they were written."""
     assert Isolation("none").salt_of(fields(), tenant="a", user="x") is None
-    opened = Isolation("tenant", lambda _: True, is_open=lambda: True)
+    opened = Isolation("tenant", lambda _: True, Keyring({}, EVERYBODY))
     assert opened.salt_of(fields(), tenant="default", user="x") is None
     opened.configure("user")
     assert opened.salt_of(fields(), tenant="default", user="x") is not None

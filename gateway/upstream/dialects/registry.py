@@ -7,6 +7,8 @@ from gateway.upstream.dialects.dialect import Dialect
 
 DIALECTS = (vllm.DIALECT, sglang.DIALECT, tgi.DIALECT, llamacpp.DIALECT)
 
+_BY_NAME = {dialect.name: dialect for dialect in DIALECTS}
+
 _MARKER = re.compile(
     b"\n(?:# (?:HELP|TYPE) )?("
     + b"|".join(re.escape(dialect.marker.encode()) for dialect in DIALECTS)
@@ -16,11 +18,10 @@ _MARKER = re.compile(
 
 def by_name(name: str) -> Dialect:
     """The dialect called `name`; ValueError with the names there are."""
-    for dialect in DIALECTS:
-        if dialect.name == name:
-            return dialect
-    known = ", ".join(dialect.name for dialect in DIALECTS)
-    raise ValueError(f"unknown engine {name!r}: one of {known}")
+    dialect = _BY_NAME.get(name)
+    if dialect is None:
+        raise ValueError(f"unknown engine {name!r}: one of {', '.join(_BY_NAME)}")
+    return dialect
 
 
 def detect(text: bytes) -> Dialect | None:
