@@ -30,3 +30,9 @@ def seconds() -> float:
 def readers() -> int:
     """`SOAK_READERS`: how many of them there are at once."""
     return int(os.environ.get("SOAK_READERS", "1000"))
+
+
+@pytest.fixture(scope="session")
+def names() -> int:
+    """`SOAK_NAMES`: how many names are made up."""
+    return int(os.environ.get("SOAK_NAMES", "1000000"))
