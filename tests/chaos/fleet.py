@@ -17,8 +17,8 @@ from gateway.emulator.faults import parse_fault
 from gateway.emulator.options import EmulatorOptions
 from gateway.emulator.server import Emulator, running_emulator
 from tests.chaos.schedule import Engine
-from tests.e2e.processes import free_port
 from tests.support.chaos_proxy import NONE, ChaosProxy, chaos_proxy
+from tests.support.ports import free_port
 
 MODEL = "emulated"
 START_S_MAX = 60.0
@@ -52,7 +52,7 @@ class Local:
         self._stack: AsyncExitStack | None = None
         self._changing = asyncio.Lock()
         self.emulator: Emulator | None = None
-        self.port = 0
+        self.port = free_port()
 
     async def start(self) -> None:
         """Listen, on the same port as before; nothing where it runs."""
@@ -61,7 +61,6 @@ class Local:
                 stack = AsyncExitStack()
                 running = running_emulator(options_of(self._engine, self.port))
                 self.emulator = await stack.enter_async_context(running)
-                self.port = self.emulator.port
                 self._stack = stack
 
     async def kill(self) -> None:

@@ -16,7 +16,8 @@ import httpx
 
 from gateway.bench.process import sample_tree
 from tests.chaos.fleet import until
-from tests.e2e.processes import ended, free_port
+from tests.e2e.processes import ended
+from tests.support.ports import free_port
 
 READY_S_MAX = 30.0
 MB = 1_000_000

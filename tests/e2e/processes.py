@@ -1,6 +1,5 @@
 """The gateway as its users start it: a process of its own, from a configuration file."""
 
-import socket
 import subprocess
 import sys
 import time
@@ -13,13 +12,6 @@ from typing import Any
 import yaml
 
 READY_S_MAX = 30.0
-
-
-def free_port() -> int:
-    """A loopback port that nobody listens on now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @contextmanager

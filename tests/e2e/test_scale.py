@@ -12,7 +12,8 @@ from time import monotonic
 import httpx
 import pytest
 
-from tests.e2e.processes import ended, free_port, serving
+from tests.e2e.processes import ended, serving
+from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
+from tests.support.ports import free_port
+
 PIECE_BYTES = 1 << 16
 ONE_BYTE_PAUSE_S = 0.0
 CLOSE_WITHIN_S = 5.0
@@ -129,7 +131,7 @@ class ChaosProxy:
     def __init__(self, target: int) -> None:
         self.target = target
         """Port on this machine where the engine listens."""
-        self.port = 0
+        self.port = free_port()
         self.trouble = NONE
         self.accepted = 0
         self._lines: dict[Line, asyncio.Task[None]] = {}
@@ -175,7 +177,6 @@ class ChaosProxy:
     async def listen(self) -> None:
         """Take connections, on the same port as before."""
         self._listener = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
-        self.port = self._listener.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
         """End everything."""

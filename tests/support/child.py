@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -14,6 +13,8 @@ from typing import Any
 
 import httpx
 import yaml
+
+from tests.support.ports import free_port
 
 READY_S_MAX = 30.0
 END_S_MAX = 20.0
@@ -66,9 +67,7 @@ async def child(
     **settings: object,
 ) -> AsyncIterator[Child]:
     """`python -m gateway serve` before `replicas`; `before` is what it is started with."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     document = {
         "listen": {"host": "127.0.0.1", "port": port},
         "replicas": [dict(each) if isinstance(each, Mapping) else each for each in replicas],

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.ports import free_port
+
 START_S_MAX = 20.0
 OPTIONS = ("--save", "", "--appendonly", "yes", "--appendfsync", "always")
 
@@ -22,9 +24,7 @@ class RedisServer:
     def __init__(self, folder: Path, options: tuple[str, ...] = OPTIONS) -> None:
         self._folder = folder
         self._options = options
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = int(free.getsockname()[1])
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

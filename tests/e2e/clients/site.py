@@ -11,7 +11,8 @@ from typing import Any
 import httpx
 
 from gateway.tenancy.keys import key_hash
-from tests.e2e.processes import ended, free_port, serving
+from tests.e2e.processes import ended, serving
+from tests.support.ports import free_port
 
 KEY = "fg-alice"
 NARROW_KEY = "fg-bob"

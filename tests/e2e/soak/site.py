@@ -14,7 +14,8 @@ from typing import Any
 import httpx
 
 from gateway.bench.process import sample_tree
-from tests.e2e.processes import ended, free_port
+from tests.e2e.processes import ended
+from tests.support.ports import free_port
 
 READY_S_MAX = 30.0
 SEQUENCES = 4_096

@@ -9,8 +9,9 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionUserMessageParam
 
-from tests.e2e.processes import free_port, serving
+from tests.e2e.processes import serving
 from tests.e2e.vllm.engines import MODEL
+from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

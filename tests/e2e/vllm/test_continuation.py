@@ -15,12 +15,12 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.processes import free_port
 from tests.e2e.vllm.conftest import Say
 from tests.e2e.vllm.engines import MODEL, Replica, running_replicas
 from tests.support.breaking import CHAT, COMPLETIONS, ON, Heard
 from tests.support.cutting import cutting
 from tests.support.gateway import Running, client, eventually, running_gateway
+from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1_800)]
 

@@ -14,7 +14,6 @@ import pytest
 
 from gateway.core.messages import DrainAsked
 from gateway.upstream.replicas import replica_name
-from tests.e2e.processes import free_port
 from tests.e2e.vllm.conftest import Say
 from tests.e2e.vllm.engines import Replica, running_replicas
 from tests.e2e.vllm.test_continuation import (
@@ -31,6 +30,7 @@ from tests.e2e.vllm.test_continuation import (
 )
 from tests.support.breaking import Heard
 from tests.support.gateway import Running, client, eventually, running_gateway
+from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1_800)]
 

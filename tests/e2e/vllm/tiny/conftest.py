@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Iterator
 import httpx
 import pytest
 
-from tests.e2e.processes import free_port, serving
+from tests.e2e.processes import serving
 from tests.e2e.vllm.engines import running_vllm
 from tests.e2e.vllm.tiny.asking import Both
+from tests.support.ports import free_port
 
 WAIT_S = 60.0
 
