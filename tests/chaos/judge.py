@@ -13,6 +13,8 @@ from tests.support.sse_reference import payloads_of
 
 REFUSALS = frozenset({429, 500, 502, 503, 504})
 """Statuses that a request may be answered with while engines fail."""
+NEVER_KEPT = httpx.Limits(max_keepalive_connections=0)
+"""An engine closes what was idle for five seconds, perhaps as it is used again."""
 FREE = frozenset({"id", "created", "system_fingerprint"})
 
 
@@ -67,7 +69,7 @@ class Oracle:
     """Knows the answer that an engine alone gives."""
 
     def __init__(self, url: str) -> None:
-        self._http = httpx.AsyncClient(base_url=url, timeout=20.0)
+        self._http = httpx.AsyncClient(base_url=url, timeout=20.0, limits=NEVER_KEPT)
         self._known: dict[str, bytes] = {}
 
     async def learn(self, clients: Sequence[Client]) -> None:
