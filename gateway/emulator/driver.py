@@ -12,7 +12,8 @@ from typing import Protocol
 from gateway.emulator.faults import FaultKind, Faults
 from gateway.emulator.meters import Gauges, Meters, Timings
 from gateway.emulator.refusals import Refusal, crashed
-from gateway.sim.replica import Engine, StepPlan
+from gateway.sim.replica import Engine
+from gateway.sim.step import StepPlan
 from gateway.sim.sequence import Sequence
 
 CATCH_UP_S_MAX = 0.25

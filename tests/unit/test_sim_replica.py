@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.sim.profiles import DEMO, INSTANT, PROFILES, profile_named
-from gateway.sim.replica import Engine, EngineConfig, SchedulingPolicy
+from gateway.sim.engine_config import EngineConfig, SchedulingPolicy
+from gateway.sim.replica import Engine
 from gateway.sim.sequence import Sequence
 
 
