@@ -250,14 +250,14 @@ class Engine:
         """The same one by one in the order of admission, where KV is short and some must go."""
         kv, victims = self._kv, self._by_precedence()
         for run in list(self._running.values()):
-            if run.state is not State.RUNNING or not (decodes if run.decodes else prefills):
+            if not self._is_running(run) or not (decodes if run.decodes else prefills):
                 continue
             computed = self._decoding.computed(run) if run.decodes else run.computed
             tokens = 1 if run.decodes else min(run.total - computed, budget)
             needed = kv.own_at(run, computed + tokens) - self._held(run)
-            while needed > kv.free and run.state is State.RUNNING:
+            while needed > kv.free and self._is_running(run):
                 self._preempt(victims.pop())
-            if run.state is not State.RUNNING:
+            if not self._is_running(run):
                 continue
             budget -= tokens
             if run.decodes:
@@ -272,6 +272,9 @@ class Engine:
                     run.scheduled = 0
             self._is_round = self._decoding.count > 0
         return budget
+
+    def _is_running(self, run: Run) -> bool:
+        return run.sequence.id in self._running
 
     def _by_precedence(self) -> list[Run]:
         """The running ones, the first to be preempted last."""
