@@ -4,7 +4,6 @@ Knows nothing of what they are; it orders their requests and gives them new numb
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from heapq import merge
 from itertools import count
 
@@ -49,4 +48,17 @@ class Merged:
         number = next(self._numbers)
         if isinstance(part, ClosedLoop | Merged):
             self._waiting[number] = (part, job)
-        return replace(job, number=number)
+        # Written out: `dataclasses.replace` takes twice as long, for every request.
+        return Job(
+            number=number,
+            arrived_at=job.arrived_at,
+            prompt_tokens=job.prompt_tokens,
+            output_tokens=job.output_tokens,
+            tier=job.tier,
+            tenant=job.tenant,
+            user=job.user,
+            output_tokens_max=job.output_tokens_max,
+            prefix=job.prefix,
+            session=job.session,
+            leaves_at=job.leaves_at,
+        )
