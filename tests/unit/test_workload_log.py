@@ -10,7 +10,7 @@ import pytest
 
 from gateway.api.prefix import PREFIX_BLOCKS_MAX
 from gateway.core.messages import PREFIX_BLOCK_TOKENS, Usage
-from gateway.sim.workload.job import Job
+from gateway.sim.workload.job import Job, Source
 from gateway.sim.workload.lines import LINE_BYTES_MAX
 from gateway.sim.workload.log_survey import NAMED_MAX, NAMES_MAX, Logged, Survey
 from gateway.sim.workload.logged import LOGGED_BLOCK_TOKENS, OUTPUT_TOKENS, STRIDE, RequestLogFile
@@ -250,7 +250,8 @@ def test_load_limit_and_size_are_as_for_traces(tmp_path: Path) -> None:
     assert played[-1].leaves_at == pytest.approx(2.5 + 4.0)
     assert found.survey.ended_at - found.survey.began_at == pytest.approx(5.0)
     assert len(jobs(tmp_path, *records, limit=3)) == 3
-    assert found.ended(played[0], 1.0) is None
+    asked: Source = found
+    assert asked.ended(played[0], 1.0) is None
     with pytest.raises(ValueError, match="load must be positive"):
         source(tmp_path, *records, load=-1.0)
 

@@ -251,7 +251,9 @@ def test_an_unknown_trace_is_refused_with_those_there_are() -> None:
         Traced(trace_named("arxiv"))
 
 
-@pytest.mark.parametrize("playing", [{"load": 0.0}, {"load": float("nan")}, {"laps": 0}])
+@pytest.mark.parametrize(
+    "playing", [{"load": 0.0}, {"load": float("nan")}, {"laps": 0}, {"limit": -1}]
+)
 def test_a_trace_cannot_be_played_backwards(playing: dict[str, float]) -> None:
     """A load of zero would never come to its second request."""
     with pytest.raises(ValueError, match="must be"):
