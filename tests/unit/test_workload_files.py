@@ -65,7 +65,7 @@ def test_columns_may_stand_in_any_order_and_files_end_as_windows_has_it(tmp_path
 
 def test_load_limit_and_size_are_as_for_traces(tmp_path: Path) -> None:
     """An own day is scaled like a recorded one, and what fits nowhere is counted."""
-    path = json_file(tmp_path, row(0), row(4, prompt_tokens=900), row(8), row(9))
+    path = json_file(tmp_path, row(0), row(4, prompt_tokens=94), row(8), row(9))
     source = OwnFile(path, load=2.0, limit=2, tokens_max=100)
     assert [(job.number, job.arrived_at) for job in source.jobs()] == [(0, 0.0), (1, 4.0)]
     assert source.refused == 1

@@ -241,7 +241,7 @@ def test_what_only_reads_stays_so(tmp_path: Path) -> None:
 
 def test_load_limit_and_size_are_as_for_traces(tmp_path: Path) -> None:
     """Yesterday at twice the traffic is the usual question."""
-    records = [record(arrived_at=float(at), usage=used(10 + 90 * (at == 2), 20)) for at in range(6)]
+    records = [record(arrived_at=float(at), usage=used(10 + 25 * (at == 2), 20)) for at in range(6)]
     records.append(record(arrived_at=5.0, outcome="cancelled", duration_s=4.0))
     found = source(tmp_path, *records, load=2.0, tokens_max=50)
     played = list(found.jobs())
