@@ -77,8 +77,8 @@ def test_a_refused_client_in_a_loop_comes_back_when_it_was_told_to() -> None:
     def again(ended: Job, at: float) -> Job | None:
         return job(ended.number + 1, at=at) if ended.number < 3 else None
 
-    answers = {("arrived", 0): (Refused(0, 4.0),), ("arrived", 1): (Refused(1),)}
-    outcome = play(plan_of(), Jobs([job(0)], then=again), Scripted(answers))
+    dispatch = Scripted({("arrived", 0): (Refused(0, 4.0),), ("arrived", 1): (Refused(1),)})
+    outcome = play(plan_of(), Jobs([job(0)], then=again), dispatch)
     assert list(outcome.arrived)[:3] == [0.0, 4.0, 5.0]
     assert outcome.arrived[3] == outcome.ended[2]
 
