@@ -1,17 +1,29 @@
 """The engine model: what every run of it keeps, and the behaviour seen in a real engine."""
 
 from collections import Counter
+from typing import TypedDict, Unpack
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.sim.engine_config import EngineConfig, SchedulingPolicy
 from gateway.sim.profiles import DEMO, INSTANT, PROFILES, profile_named
-from gateway.sim.replica import Engine, EngineConfig, SchedulingPolicy
+from gateway.sim.replica import Engine
 from gateway.sim.sequence import Sequence
 
 
-def engine_of(*, policy: SchedulingPolicy = "fcfs", **limits: int) -> Engine:
+class Limits(TypedDict, total=False):
+    """Those of an engine that tests set."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    kv_blocks: int
+    block_tokens: int
+    watermark_blocks: int
+
+
+def engine_of(*, policy: SchedulingPolicy = "fcfs", **limits: Unpack[Limits]) -> Engine:
     """An engine whose steps take no time."""
     return Engine(INSTANT, EngineConfig(policy=policy, **limits))
 
@@ -244,6 +256,15 @@ def test_what_can_never_fit_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match="more KV"):
         engine.add(sequence("over", prompt=4, output=6))
     assert run_dry(engine)["exact"] == 5
+
+
+def test_work_that_only_reads_needs_room_for_all_that_it_reads() -> None:
+    """A prompt one token too long would wait for ever at the head of the queue."""
+    engine = engine_of(kv_blocks=2, block_tokens=4)
+    with pytest.raises(ValueError, match="more KV"):
+        engine.add(sequence("over", prompt=9, output=0))
+    engine.add(sequence("exact", prompt=8, output=0))
+    assert run_step(engine) == ["exact."]
 
 
 def test_embeddings_are_computed_and_produce_nothing() -> None:
