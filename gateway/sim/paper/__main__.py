@@ -6,10 +6,11 @@ Without arguments the 18 rows; `--ablation` takes the model's liberties away one
 
 import sys
 from argparse import ArgumentParser
+from collections.abc import Callable
 from pathlib import Path
 
-from gateway.sim.paper.ablation import paper_ablation, paper_isolation
-from gateway.sim.paper.run import SEEDS, paper_tables
+from gateway.sim.paper.ablation import Ablation, Isolation, paper_ablation, paper_isolation
+from gateway.sim.paper.run import SEEDS, Report, paper_tables
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -21,7 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write everything there, too")
     options = parser.parse_args(arguments)
-    run = paper_tables
+    run: Callable[[list[int], int], Report | Ablation | Isolation] = paper_tables
     if options.ablation:
         run = paper_ablation
     elif options.isolation:

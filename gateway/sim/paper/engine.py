@@ -104,7 +104,7 @@ class Departure:
         return self._steps_left == 0
 
     def settled(self, request: Request) -> bool:
-        """The last block is across; keeps the promise or breaks it: whether the destination still has the room it promised."""
+        """The last block is across: whether the destination still has the room it promised."""
         there = self.destination
         promise = there.promised.pop(request.number, None)
         return promise == self.blocks and there.size.blocks - there.blocks_used >= self.blocks

@@ -1,7 +1,7 @@
 """The baseline's router: the replica of least cost by queue length, service time and health.
 
 Knows of a replica only how much it has and how long its last requests took. As in the authors'
-code a replica's state is looked at when a request arrives, not when one ends; nothing is ever moved.
+code a replica's state is looked at when a request arrives, not when one ends. Nothing is moved.
 """
 
 from collections.abc import Sequence

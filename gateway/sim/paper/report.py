@@ -12,10 +12,11 @@ def table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     columns = list(zip(heads, *lines, strict=True))
     widths = [max(len(cell) for cell in column) for column in columns]
     rule = ["-" * width for width in widths]
-    return "\n".join(
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |"
+    rows = (
+        [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
         for line in (heads, rule, *lines)
     )
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def percent(share: float, digits: int = 0) -> str:

@@ -14,6 +14,7 @@ from gateway.sim.paper.pool import Task, trials
 from gateway.sim.paper.report import percent, table
 from gateway.sim.paper.tables import MEASURES, ROWS, Row, Speedups
 from gateway.sim.paper.trial import Rules, Trial, Workload
+from gateway.sim.paper.workload import Mix
 
 SEEDS = (42, 43, 44)
 """The paper's own, and two more."""
@@ -64,14 +65,23 @@ class Report:
 
     @property
     def is_truncated(self) -> bool:
-        """The signature of the cut: under each seed the baseline finishes the same number of
-        requests, however many there are."""
+        """The signature of the cut: a seed's baseline ends so many, however many there are."""
         counts = {row.row.requests for row in self.rows}
         finished = {
             seed: {row.finished_baseline[place] for row in self.rows}
             for place, seed in enumerate(self.seeds)
         }
         return len(counts) > 1 and all(len(numbers) == 1 for numbers in finished.values())
+
+    def best_tiers(self) -> dict[tuple[Mix, int], tuple[int, ...]]:
+        """(mix, requests) -> the number of tiers with the best E2E P99, for each seed."""
+        rows: dict[tuple[Mix, int], list[Reproduced]] = {}
+        for row in self.rows:
+            rows.setdefault((row.row.mix, row.row.requests), []).append(row)
+        return {
+            key: tuple(_best_tiers(group, place) for place in range(len(self.seeds)))
+            for key, group in rows.items()
+        }
 
     def to_json(self) -> str:
         """Everything, with the seeds and the versions it came from."""
@@ -125,6 +135,11 @@ class Report:
                 f"{percent(self.deviation_median, 1)}, worst {percent(self.deviation_max, 1)}",
                 "the baseline ends the same number of requests in every row of a seed: "
                 + ("yes" if self.is_truncated else "no"),
+                "best K by E2E P99, seed by seed: "
+                + "; ".join(
+                    f"{mix} {requests // 1000}K {' '.join(map(str, tiers))}"
+                    for (mix, requests), tiers in self.best_tiers().items()
+                ),
             ]
         )
 
@@ -166,6 +181,10 @@ def _reproduced(row: Row, done: Sequence[Trial]) -> Reproduced:
         finished_baseline=tuple(trial.all.finished for trial in baseline),
         finished_llumnix=tuple(trial.all.finished for trial in llumnix),
     )
+
+
+def _best_tiers(rows: Sequence[Reproduced], place: int) -> int:
+    return max((row.by_seed[place].e2e_p99, row.row.tiers) for row in rows)[1]
 
 
 def _workload(row: Row) -> Workload:
