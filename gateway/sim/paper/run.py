@@ -114,12 +114,12 @@ class Report:
                 f"{row.row.requests // 1000}K",
                 str(row.row.tiers),
                 *(
-                    f"{printed:.2f} | {reproduced:.2f} | {ratio:.2f}"
+                    f"{printed:.2f} / {reproduced:.2f} / {ratio:.2f}"
                     for printed, reproduced, ratio in zip(
                         row.row.printed, row.speedups, row.ratios, strict=True
                     )
                 ),
-                f"{percent(row.row.cost_share)} | {percent(1 - 1 / row.speedups.e2e_p99)}",
+                f"{percent(row.row.cost_share)} / {percent(1 - 1 / row.speedups.e2e_p99)}",
                 _span(row.finished_baseline),
                 _span(row.finished_llumnix),
             ]
@@ -129,7 +129,7 @@ class Report:
         seeds = ", ".join(map(str, self.seeds))
         return "\n".join(
             [
-                f"printed | reproduced (median of seeds {seeds}) | ratio",
+                f"printed / reproduced (median of seeds {seeds}) / ratio",
                 table(heads, lines),
                 f"deviation of the {len(self.deviations)} cells: median "
                 f"{percent(self.deviation_median, 1)}, worst {percent(self.deviation_max, 1)}",
