@@ -3,14 +3,12 @@
 matplotlib is an extra of the package and imported here alone, when something is drawn.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gateway.sim.experiments.report import Distribution, Report, Series
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 EXTRA = "plots"
 PANEL_INCHES = (6.0, 4.0)
@@ -51,22 +49,22 @@ def draw(report: Report, path: Path) -> None:
     figure.savefig(path, dpi=120, metadata={})
 
 
-def _panels(report: Report) -> "list[Callable[[Any], None]]":
+def _panels(report: Report) -> list[Callable[[Any], None]]:
     """What to draw, each on axes of its own."""
     panels: list[Callable[[Any], None]] = []
     tiers = sorted({each.tier for each in report.distributions})
     for name in ("ttft_s", "tpot_s"):
         for tier in tiers:
             here = [each for each in report.distributions if each.tier == tier]
-            panels.append(lambda axes, here=here, name=name: _curves(axes, here, name))
+            panels.append(partial(_curves, here=here, name=name))
     for case in dict.fromkeys(each.case for each in report.distributions):
         here = [each for each in report.distributions if each.case == case and each.ttft_s]
         if here:
-            panels.append(lambda axes, here=here: _violins(axes, here))
+            panels.append(partial(_violins, here=here))
     for kind in dict.fromkeys(each.kind for each in report.series):
         lines = [each for each in report.series if each.kind == kind]
-        panels.append(lambda axes, lines=lines: _over_time(axes, lines))
-    return panels or [lambda axes: _rows(axes, report)]
+        panels.append(partial(_over_time, lines=lines))
+    return panels or [partial(_rows, report=report)]
 
 
 def _curves(axes: Any, here: Sequence[Distribution], name: str) -> None:

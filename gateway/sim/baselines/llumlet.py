@@ -4,9 +4,9 @@ Llumnix (Sun et al., OSDI'24, arXiv 2406.03243) sends each request at once to th
 and moves running ones, with their KV, from those that are full to those that are free. Freeness is
 F = (M - sum V) / B over virtual usage V: the KV of what runs, the demand of the head of the
 engine's queue, and a headroom for the high priority. The K-tier paper (arXiv 2608.16336) gives each
-tier p that is present a headroom of its own, H_p = M h e^(-lambda p), serves tiers in strict order inside
-the engine, and looks every 50 ms whether a move narrows a gap of 0.3. Both live inside the engines
-and see them as they are, which no gateway can.
+tier p that is present a headroom of its own, H_p = M h e^(-lambda p), serves tiers in strict order
+inside the engine, and looks every 50 ms whether a move narrows a gap of 0.3. Both live inside the
+engines and see them as they are, which no gateway can.
 """
 
 from collections.abc import Sequence
@@ -111,7 +111,7 @@ class Llumlet(Forwarding):
         assert self._truth is not None
         engine, config = self._truth.engine(replica), self._machines[replica].config
         capacity = config.kv_blocks
-        used = capacity - engine.blocks_free + self._head_blocks(replica)
+        used = float(capacity - engine.blocks_free + self._head_blocks(replica))
         for share, present in zip(self._headrooms, self._present[replica], strict=True):
             used += share * capacity if present else 0.0
         free = (capacity - used) / capacity
