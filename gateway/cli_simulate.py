@@ -161,11 +161,16 @@ def _run(
 
 
 def _write(report: "Report", json_file: Path | None, plot: Path | None) -> None:
+    from gateway.sim.experiments.report import needed_width
+
     if json_file is not None and str(json_file) == "-":
         sys.stdout.write(report.to_json())
     else:
         console = Console()
-        console.print(report.table())
+        table = report.table()
+        # What does not fit is wrapped by the terminal, not cut: a file has no width at all.
+        console.width = max(console.width, needed_width(table, console))
+        console.print(table)
         for note in report.notes:
             console.print(f"- {note}", highlight=False)
         if json_file is not None:

@@ -1,17 +1,19 @@
 """Experiments: every one runs, tells what it ran with, and is the same for any processes."""
 
 import json
+from io import StringIO
 from math import inf
 
 import msgspec
 import pytest
+from rich.console import Console
 
 from gateway.sim.experiments.catalogue import experiment_named, experiments
 from gateway.sim.experiments.experiment import Experiment
 from gateway.sim.experiments.goodput import GoodputKnobs, judge_goodput
 from gateway.sim.experiments.measures import fairness, goodput_per_s, jain
 from gateway.sim.experiments.power_user import PowerKnobs, judge_power
-from gateway.sim.experiments.report import Measured, Report, Row
+from gateway.sim.experiments.report import Measured, Report, Row, needed_width, shown
 from gateway.sim.experiments.setting import dispatcher, tiers_of
 from gateway.sim.experiments.tiered import HonestKnobs, judge_honest
 from gateway.sim.world.outcome import Outcome, Status
@@ -118,6 +120,17 @@ def test_what_is_infinite_is_null_in_json_and_a_dash_in_text() -> None:
     assert json.loads(report.to_json())["rows"] == [{"a": None, "b": "w"}]
 
 
+def test_a_narrow_terminal_cuts_no_figure() -> None:
+    """A table in a log file would be unreadable."""
+    row: Row = {f"long name {index} s": 1234.5 + index for index in range(20)}
+    report = Report(name="x", about="y", parameters={}, seeds=(0,), rows=(row,))
+    console = Console(width=40, record=True, file=StringIO())
+    console.width = max(console.width, needed_width(report.table(), console))
+    console.print(report.table())
+    text = console.export_text()
+    assert all(shown(value) in text for value in row.values())
+
+
 def test_jain_is_one_for_equals_and_a_share_for_one_alone() -> None:
     """Fairness would be measured with a bent ruler."""
     assert jain([3, 3, 3]) == pytest.approx(1.0)
@@ -177,6 +190,9 @@ def test_the_verdict_on_tiers_knows_met_and_missed() -> None:
     ]
     words = [note.rsplit(" ", 1)[1] for note in judge_honest(HonestKnobs(), rows)]
     assert words == ["met", "missed", "met", "met", "met", "missed"]
+    rows[1] = {**rows[1], "dispatcher": "fairgate+engine-priority", "p99 ttft 1 s": 0.2}
+    words = [note.rsplit(" ", 1)[1] for note in judge_honest(HonestKnobs(), rows)]
+    assert words == ["met", "met", "met", "met", "met", "missed"]
 
 
 def test_the_verdict_on_the_power_user_knows_met_and_missed() -> None:

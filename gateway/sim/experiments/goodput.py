@@ -22,8 +22,8 @@ from gateway.sim.experiments.setting import (
     served_by,
 )
 from gateway.sim.workload.job import Source
-from gateway.sim.workload.mixes import tier_shares
-from gateway.sim.workload.traced import Playing, Tiers, Traced
+from gateway.sim.workload.mixes import Tiers, tier_shares
+from gateway.sim.workload.traced import Playing, Traced
 from gateway.sim.workload.traces import TRACES, trace_named
 from gateway.sim.world.plan import Plan
 from gateway.sim.world.play import play

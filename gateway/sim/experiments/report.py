@@ -9,9 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from gateway import __version__
+
+WIDTH_MAX = 10_000
 
 Value = str | int | float
 Row = Mapping[str, Value]
@@ -65,10 +70,14 @@ class Report:
 
     def table(self) -> Table:
         """The rows, for a terminal."""
-        table = Table(title=f"{self.name}: {self.about}", title_justify="left")
+        table = Table(title=f"{self.name}: {self.about}", title_justify="left", box=box.SIMPLE_HEAD)
         for name in self.columns():
             is_text = any(isinstance(row.get(name), str) for row in self.rows)
-            table.add_column(name, justify="left" if is_text else "right", overflow="fold")
+            # A name may be broken between words; a figure never.
+            words = (*name.split(), *(shown(row.get(name, "")) for row in self.rows))
+            table.add_column(
+                name, justify="left" if is_text else "right", min_width=max(map(len, words))
+            )
         for row in self.rows:
             table.add_row(*(shown(row.get(name, "")) for name in self.columns()))
         return table
@@ -93,6 +102,12 @@ class Report:
             "series": [asdict(each) for each in self.series],
         }
         return json.dumps(_plain(told), allow_nan=False, indent=1) + "\n"
+
+
+def needed_width(table: Table, console: Console) -> int:
+    """Columns of characters below which figures of the table would be cut."""
+    options = console.options.update(max_width=WIDTH_MAX)
+    return Measurement.get(console, options, table).minimum
 
 
 def shown(value: Value) -> str:

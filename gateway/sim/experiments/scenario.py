@@ -23,7 +23,7 @@ from gateway.sim.profiles import profile_named
 from gateway.sim.workload.catalogue import workload_named
 from gateway.sim.workload.job import Job, Source
 from gateway.sim.workload.mixes import tier_shares
-from gateway.sim.world.plan import Drain, Engines, Failure, Misfortune, Plan, Reports
+from gateway.sim.world.plan import DAY_S, Drain, Engines, Failure, Misfortune, Plan, Reports
 from gateway.sim.world.play import play
 
 FILE_BYTES_MAX = 1 << 20
@@ -154,7 +154,7 @@ def plan_of(scenario: Scenario) -> Plan:
         hop_s=scenario.hop_s,
         reports=Reports(**msgspec.structs.asdict(scenario.reports)),
         events=tuple(_event(section) for section in scenario.events),
-        **({} if scenario.until_s is None else {"until_s": scenario.until_s}),
+        until_s=DAY_S if scenario.until_s is None else scenario.until_s,
     )
 
 

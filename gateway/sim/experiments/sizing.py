@@ -49,7 +49,7 @@ class ScaleKnobs(msgspec.Struct, frozen=True, kw_only=True):
 
 def scale_points(knobs: ScaleKnobs) -> list[Row]:
     """Each start-up time, and fleets that stay as they are."""
-    following = [{"fleet": "follows", "start s": start_s} for start_s in knobs.starts_s]
+    following: list[Row] = [{"fleet": "follows", "start s": start_s} for start_s in knobs.starts_s]
     return [*following, {"fleet": "smallest", "start s": 0.0}, {"fleet": "largest", "start s": 0.0}]
 
 
