@@ -1,8 +1,9 @@
 """Requests a second that meet the targets of their tier: every dispatcher on every recorded trace.
 
-Load 1 is what one central first-come-first-served queue gets done of the same requests when they
-are all there at once. Tiers are drawn for each request by an enterprise mix of four, users by the
-rule that each trace states. Prompts that no engine's KV can hold are refused, and counted.
+Load 1 is the rate at which one central first-come-first-served queue gets the same requests done
+while they are all there at once. Tiers are drawn for each request by an enterprise mix of four,
+users by the rule that each trace states. Prompts that no engine's KV can hold are refused, and
+counted.
 """
 
 from dataclasses import replace
@@ -121,7 +122,10 @@ def _source(trace: str, plan: Plan, speed: float, *, knobs: GoodputKnobs, seed: 
 
 @lru_cache(maxsize=PROBES_MAX)
 def _capacity_per_s(trace: str, profile: str, replicas: int, limit: int) -> float:
-    """Requests a second that the fleet gets done while far too much comes."""
+    """Requests a second that the fleet gets done while far too much waits.
+
+    Of its middle half: at first nothing has ended, and at last the longest answers run alone.
+    """
     plan = fleet(profile_of(profile), replicas)
     knobs = GoodputKnobs(limit=limit)
     recorded = trace_named(trace)
@@ -129,4 +133,7 @@ def _capacity_per_s(trace: str, profile: str, replicas: int, limit: int) -> floa
     speed = recorded.span_s * TOO_FAST
     source: Source = _source(trace, plan, speed, knobs=knobs, seed=0)
     outcome = play(plan, source, dispatcher("fifo", 1))
-    return outcome.n / outcome.lasted_s
+    ended = sorted(outcome.ended)
+    quarter = len(ended) // 4
+    first, last = ended[quarter], ended[-1 - quarter]
+    return (len(ended) - 2 * quarter) / (last - first) if last > first else 1.0
