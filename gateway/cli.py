@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from gateway import cli_operate, cli_store
+from gateway import cli_operate, cli_simulate, cli_store
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
@@ -33,6 +33,7 @@ for name, commands in (
     ("store", cli_store.app),
 ):
     app.add_typer(commands, name=name)
+app.command("simulate")(cli_simulate.simulate)
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", help="The YAML file; default: $FAIRGATE_CONFIG.")

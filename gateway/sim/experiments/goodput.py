@@ -1,0 +1,139 @@
+"""Requests a second that meet the targets of their tier: every dispatcher on every recorded trace.
+
+Load 1 is the rate at which one central first-come-first-served queue gets the same requests done
+while they are all there at once. Tiers are drawn for each request by an enterprise mix of four,
+users by the rule that each trace states. Prompts that no engine's KV can hold are refused, and
+counted.
+"""
+
+from dataclasses import replace
+from functools import lru_cache
+
+import msgspec
+
+from gateway.sim.experiments.measures import goodput_per_s, overall
+from gateway.sim.experiments.report import Measured, Row, Value
+from gateway.sim.experiments.setting import (
+    DISPATCHERS,
+    FAIRGATE,
+    dispatcher,
+    fleet,
+    policy_of,
+    profile_of,
+    served_by,
+)
+from gateway.sim.workload.job import Source
+from gateway.sim.workload.mixes import Tiers, tier_shares
+from gateway.sim.workload.traced import Playing, Traced
+from gateway.sim.workload.traces import TRACES, trace_named
+from gateway.sim.world.plan import Plan
+from gateway.sim.world.play import play
+
+TOO_FAST = 10.0
+PROBES_MAX = 64
+BEST_WITHIN = 0.01
+BEYOND_LOAD = 1.1
+
+
+class GoodputKnobs(msgspec.Struct, frozen=True, kw_only=True):
+    """See `goodput`."""
+
+    traces: tuple[str, ...] = tuple(trace.name for trace in TRACES)
+    loads: tuple[float, ...] = (0.5, 0.8, 1.0, 1.1, 1.25, 1.5)
+    dispatchers: tuple[str, ...] = DISPATCHERS
+    limit: int = 2_000
+    """Requests of each trace."""
+    replicas: int = 2
+    profile: str = "a100-llama3-8b"
+    mix: str = "enterprise-4"
+
+
+def goodput_points(knobs: GoodputKnobs) -> list[Row]:
+    """Each trace at each load by each dispatcher."""
+    return [
+        {"trace": trace, "load": load, "dispatcher": name}
+        for trace in knobs.traces
+        for load in knobs.loads
+        for name in knobs.dispatchers
+    ]
+
+
+def goodput(knobs: GoodputKnobs, point: Row, seed: int) -> Measured:
+    """One run."""
+    trace, name = str(point["trace"]), str(point["dispatcher"])
+    profile = profile_of(knobs.profile)
+    plan = fleet(profile, knobs.replicas)
+    capacity = _capacity_per_s(trace, knobs.profile, knobs.replicas, knobs.limit)
+    recorded = trace_named(trace)
+    speed = float(point["load"]) * capacity / (recorded.rows / recorded.span_s)
+    source = _source(trace, plan, speed, knobs=knobs, seed=seed)
+    policy = replace(policy_of(len(tier_shares(knobs.mix))), allowance="bridge")
+    dispatch = dispatcher(name, len(policy.tiers), policy)
+    outcome = play(served_by(name, plan), source, dispatch)
+    figures: dict[str, Value] = {
+        "goodput/s": goodput_per_s(outcome, policy.tiers, profile),
+        "p99 ttft 0 s": outcome.percentile(outcome.ttft_s, 0.99, outcome.rows(tier=0)),
+        **overall(outcome),
+        "capacity/s": capacity,
+        "too long": source.refused,
+    }
+    return Measured(figures=figures)
+
+
+def judge_goodput(knobs: GoodputKnobs, rows: list[Row]) -> list[str]:
+    """Where fairgate is behind the best baseline, or not above first come, first served."""
+    notes = []
+    for trace in knobs.traces:
+        for load in knobs.loads:
+            here = {
+                str(row["dispatcher"]): float(row["goodput/s"])
+                for row in rows
+                if row["trace"] == trace and row["load"] == load
+            }
+            notes += _behind(here, f"{trace} at {load:g}", is_beyond=load >= BEYOND_LOAD)
+    return notes or ["at least the best baseline's less 1 % everywhere, above fifo beyond load 1.1"]
+
+
+def _behind(here: dict[str, float], where: str, *, is_beyond: bool) -> list[str]:
+    own = here.pop(FAIRGATE, None)
+    if own is None or not here:
+        return []
+    best = max(here, key=here.__getitem__)
+    notes = []
+    if own < (1 - BEST_WITHIN) * here[best]:
+        behind = own / here[best] - 1
+        notes.append(f"{where}: {own:.2f}/s, {best} {here[best]:.2f}/s ({behind:+.1%})")
+    if is_beyond and "fifo" in here and own <= here["fifo"]:
+        notes.append(f"{where}: {own:.2f}/s is not above fifo's {here['fifo']:.2f}/s")
+    return notes
+
+
+def _source(trace: str, plan: Plan, speed: float, *, knobs: GoodputKnobs, seed: int) -> Traced:
+    config = plan.engines[0].config
+    playing = Playing(
+        load=speed,
+        limit=knobs.limit,
+        tokens_max=config.kv_blocks * config.block_tokens,
+        tiers=Tiers(tier_shares(knobs.mix)),
+        seed=seed,
+    )
+    return Traced(trace_named(trace), playing)
+
+
+@lru_cache(maxsize=PROBES_MAX)
+def _capacity_per_s(trace: str, profile: str, replicas: int, limit: int) -> float:
+    """Requests a second that the fleet gets done while far too much waits.
+
+    Of its middle half: at first nothing has ended, and at last the longest answers run alone.
+    """
+    plan = fleet(profile_of(profile), replicas)
+    knobs = GoodputKnobs(limit=limit)
+    recorded = trace_named(trace)
+    # Fast enough for all to be there at once, whatever the fleet.
+    speed = recorded.span_s * TOO_FAST
+    source: Source = _source(trace, plan, speed, knobs=knobs, seed=0)
+    outcome = play(plan, source, dispatcher("fifo", 1))
+    ended = sorted(outcome.ended)
+    quarter = len(ended) // 4
+    first, last = ended[quarter], ended[-1 - quarter]
+    return (len(ended) - 2 * quarter) / (last - first) if last > first else 1.0
