@@ -12,6 +12,7 @@ from gateway.sim.experiments.report import Distribution, Report, Series
 
 EXTRA = "plots"
 PANEL_INCHES = (6.0, 4.0)
+LOG_FROM = 30.0
 CASES_MAX = 12
 """More than that nobody tells apart."""
 DRAWN = ("p99", "light p99", "goodput", "replicas", "jain")
@@ -74,7 +75,7 @@ def _curves(axes: Any, here: Sequence[Distribution], name: str) -> None:
         if values:
             shares = [part / max(1, len(values) - 1) for part in range(len(values))]
             axes.plot(values, shares, label=each.case)
-    axes.set_xscale("symlog", linthresh=0.01)
+    axes.set_xscale(_scale([value for each in here for value in getattr(each, name)]))
     axes.set_title(f"{name.removesuffix('_s').upper()}, tier {here[0].tier}")
     axes.set_xlabel("seconds")
     axes.set_ylabel("share of requests")
@@ -82,11 +83,17 @@ def _curves(axes: Any, here: Sequence[Distribution], name: str) -> None:
     axes.legend(fontsize="x-small")
 
 
+def _scale(values: Sequence[float]) -> str:
+    """Logarithmic where that leaves ticks with numbers: over decades."""
+    least, most = min(values, default=0.0), max(values, default=0.0)
+    return "log" if least > 0 and most > LOG_FROM * least else "linear"
+
+
 def _violins(axes: Any, here: Sequence[Distribution]) -> None:
     """TTFT of each tier of one case."""
     axes.violinplot([each.ttft_s for each in here], showmedians=True)
     axes.set_xticks(range(1, len(here) + 1), [f"tier {each.tier}" for each in here])
-    axes.set_yscale("symlog", linthresh=0.1)
+    axes.set_yscale(_scale([value for each in here for value in each.ttft_s]))
     axes.set_ylabel("TTFT, seconds")
     axes.set_title(here[0].case)
 

@@ -40,6 +40,25 @@ TRACES = "recorded traces; origins and licences in gateway/sim/workload/data/LIC
 
 def experiments() -> tuple[Experiment[Any], ...]:
     """All of them, in the order in which they are listed."""
+    return (*_on_the_papers_load(), *_on_traces(), *_of_knobs(), *_of_fleets())
+
+
+def experiment_named(name: str) -> Experiment[Any]:
+    """The entry of that name.
+
+    Raises:
+        ValueError: no such experiment; the message lists those there are.
+    """
+    known = experiments()
+    for experiment in known:
+        if experiment.name == name:
+            return experiment
+    names = ", ".join(experiment.name for experiment in known)
+    raise ValueError(f"unknown experiment {name!r}; known: {names}")
+
+
+def _on_the_papers_load() -> tuple[Experiment[Any], ...]:
+    """Tiers, before the fleet of the paper."""
     return (
         Experiment(
             name="paper-honest",
@@ -61,16 +80,12 @@ def experiments() -> tuple[Experiment[Any], ...]:
             measure=tier_sweep,
             sources=(PAPER,),
         ),
-        Experiment(
-            name="power-user",
-            about="one client sends 77 % of all requests: what the light ones get",
-            knobs=PowerKnobs(),
-            quick={"limit": 150, "dispatchers": ("fairgate", "fifo")},
-            points=power_points,
-            measure=power_user,
-            judge=judge_power,
-            sources=(SERVEGEN,),
-        ),
+    )
+
+
+def _of_knobs() -> tuple[Experiment[Any], ...]:
+    """One knob of the scheduler each."""
+    return (
         Experiment(
             name="gate-sweep",
             about="how many may wait inside an engine, by how often it is asked",
@@ -98,6 +113,12 @@ def experiments() -> tuple[Experiment[Any], ...]:
             measure=migration_sweep,
             sources=(PAPER,),
         ),
+    )
+
+
+def _of_fleets() -> tuple[Experiment[Any], ...]:
+    """Replicas that die, come, and are counted."""
+    return (
         Experiment(
             name="failover",
             about="one replica of four dies under load, and comes back",
@@ -131,6 +152,22 @@ def experiments() -> tuple[Experiment[Any], ...]:
             measure=capacity,
             sources=(TRACES,),
         ),
+    )
+
+
+def _on_traces() -> tuple[Experiment[Any], ...]:
+    """Recorded requests, by every dispatcher."""
+    return (
+        Experiment(
+            name="power-user",
+            about="one client sends 77 % of all requests: what the light ones get",
+            knobs=PowerKnobs(),
+            quick={"limit": 150, "dispatchers": ("fairgate", "fifo")},
+            points=power_points,
+            measure=power_user,
+            judge=judge_power,
+            sources=(SERVEGEN,),
+        ),
         Experiment(
             name="goodput",
             about="requests that meet their targets: all dispatchers, all traces, load .5 to 1.5",
@@ -148,17 +185,3 @@ def experiments() -> tuple[Experiment[Any], ...]:
             sources=(TRACES,),
         ),
     )
-
-
-def experiment_named(name: str) -> Experiment[Any]:
-    """The entry of that name.
-
-    Raises:
-        ValueError: no such experiment; the message lists those there are.
-    """
-    known = experiments()
-    for experiment in known:
-        if experiment.name == name:
-            return experiment
-    names = ", ".join(experiment.name for experiment in known)
-    raise ValueError(f"unknown experiment {name!r}; known: {names}")

@@ -63,9 +63,8 @@ def goodput(knobs: GoodputKnobs, point: Row, seed: int) -> Measured:
     trace, name = str(point["trace"]), str(point["dispatcher"])
     profile = profile_of(knobs.profile)
     plan = fleet(profile, knobs.replicas)
-    capacity = _capacity_per_s(trace, knobs.profile, knobs.replicas, knobs.limit)
-    recorded = trace_named(trace)
-    speed = float(point["load"]) * capacity / (recorded.rows / recorded.span_s)
+    capacity, natural = _rates_per_s(trace, knobs.profile, knobs.replicas, knobs.limit)
+    speed = float(point["load"]) * capacity / natural
     source = _source(trace, plan, speed, knobs=knobs, seed=seed)
     policy = replace(policy_of(len(tier_shares(knobs.mix))), allowance="bridge")
     dispatch = dispatcher(name, len(policy.tiers), policy)
@@ -121,10 +120,11 @@ def _source(trace: str, plan: Plan, speed: float, *, knobs: GoodputKnobs, seed: 
 
 
 @lru_cache(maxsize=PROBES_MAX)
-def _capacity_per_s(trace: str, profile: str, replicas: int, limit: int) -> float:
-    """Requests a second that the fleet gets done while far too much waits.
+def _rates_per_s(trace: str, profile: str, replicas: int, limit: int) -> tuple[float, float]:
+    """(what the fleet gets done while far too much waits, what was recorded), requests a second.
 
-    Of its middle half: at first nothing has ended, and at last the longest answers run alone.
+    The first is that of the middle half: before it nothing has ended, and after it the longest
+    answers run alone. The second is that of the requests that are played, not of the whole trace.
     """
     plan = fleet(profile_of(profile), replicas)
     knobs = GoodputKnobs(limit=limit)
@@ -136,4 +136,6 @@ def _capacity_per_s(trace: str, profile: str, replicas: int, limit: int) -> floa
     ended = sorted(outcome.ended)
     quarter = len(ended) // 4
     first, last = ended[quarter], ended[-1 - quarter]
-    return (len(ended) - 2 * quarter) / (last - first) if last > first else 1.0
+    capacity = (len(ended) - 2 * quarter) / (last - first) if last > first else 1.0
+    arrived_s = max(outcome.arrived) * speed
+    return capacity, outcome.n / arrived_s if arrived_s else 1.0
