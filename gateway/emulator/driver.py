@@ -12,8 +12,9 @@ from typing import Protocol
 from gateway.emulator.faults import FaultKind, Faults
 from gateway.emulator.meters import Gauges, Meters, Timings
 from gateway.emulator.refusals import Refusal, crashed
-from gateway.sim.replica import Engine, StepPlan
+from gateway.sim.replica import Engine
 from gateway.sim.sequence import Sequence
+from gateway.sim.step import StepPlan
 
 CATCH_UP_S_MAX = 0.25
 """Being later than this is not made up for."""

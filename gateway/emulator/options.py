@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from gateway.emulator.faults import parse_fault
+from gateway.sim.engine_config import EngineConfig, SchedulingPolicy
 from gateway.sim.profiles import Profile, profile_named
-from gateway.sim.replica import EngineConfig, SchedulingPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

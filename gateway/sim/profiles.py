@@ -36,6 +36,8 @@ class Profile:
     layer_sequence_us: float = 0.1
     """c1: the same, for each decoding sequence."""
     kv_token_us: float = 0.0
+    kv_token_bytes: int = 0
+    """KV of one token over all GPUs, 2 bytes a number: what a migration copies."""
     attended_pair_ns: float = 0.0
     cpu_ms: float = 0.0
     kv_blocks: int
@@ -77,6 +79,7 @@ A100_LLAMA2_7B = Profile(
     knee=1.75,
     layers=32,
     kv_token_us=0.322,
+    kv_token_bytes=524_288,
     attended_pair_ns=3.4,
     kv_blocks=7_600,
 )
@@ -88,6 +91,7 @@ H100_LLAMA2_7B = Profile(
     knee=1.25,
     layers=32,
     kv_token_us=0.196,
+    kv_token_bytes=524_288,
     attended_pair_ns=1.1,
     kv_blocks=7_600,
 )
@@ -99,6 +103,7 @@ A100_LLAMA3_8B = Profile(
     knee=1.5,
     layers=32,
     kv_token_us=0.080,
+    kv_token_bytes=131_072,
     attended_pair_ns=3.4,
     kv_blocks=29_000,
     max_model_len=8192,

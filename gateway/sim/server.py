@@ -11,10 +11,11 @@ from functools import partial
 
 from gateway.core.messages import ReplicaReport
 from gateway.sim.clock import Clock
+from gateway.sim.engine_config import EngineConfig
 from gateway.sim.faults import Fault, FaultKind
 from gateway.sim.link import Link, Said, Word
 from gateway.sim.profiles import DEMO, Profile
-from gateway.sim.replica import Engine, EngineConfig
+from gateway.sim.replica import Engine
 from gateway.sim.sequence import Sequence, TokenOut
 
 BUSY = 503

@@ -4,8 +4,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.emulator.exposition import Histogram, shown_float
 from gateway.emulator.meters import Gauges, Meters, Timings
+from gateway.sim.engine_config import EngineConfig
 from gateway.sim.profiles import INSTANT
-from gateway.sim.replica import Engine, EngineConfig
+from gateway.sim.replica import Engine
 from tests.support.shared import shared_path
 
 Shape = dict[str, tuple[str, str, frozenset[frozenset[str]]]]

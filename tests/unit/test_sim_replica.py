@@ -1,17 +1,29 @@
 """The engine model: what every run of it keeps, and the behaviour seen in a real engine."""
 
 from collections import Counter
+from typing import TypedDict, Unpack
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.sim.engine_config import EngineConfig, SchedulingPolicy
 from gateway.sim.profiles import DEMO, INSTANT, PROFILES, profile_named
-from gateway.sim.replica import Engine, EngineConfig, SchedulingPolicy
+from gateway.sim.replica import Engine
 from gateway.sim.sequence import Sequence
 
 
-def engine_of(*, policy: SchedulingPolicy = "fcfs", **limits: int) -> Engine:
+class Limits(TypedDict, total=False):
+    """Those of an engine that tests set."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    kv_blocks: int
+    block_tokens: int
+    watermark_blocks: int
+
+
+def engine_of(*, policy: SchedulingPolicy = "fcfs", **limits: Unpack[Limits]) -> Engine:
     """An engine whose steps take no time."""
     return Engine(INSTANT, EngineConfig(policy=policy, **limits))
 

@@ -10,9 +10,11 @@ from math import ceil
 
 from gateway.core.messages import ReplicaReport
 from gateway.sim.clock import Clock
+from gateway.sim.engine_config import EngineConfig
 from gateway.sim.profiles import A100_LLAMA2_7B, Profile
-from gateway.sim.replica import Engine, EngineConfig, StepPlan
+from gateway.sim.replica import Engine
 from gateway.sim.sequence import Sequence
+from gateway.sim.step import StepPlan
 from tests.simulation.fleet.job import Job
 from tests.simulation.fleet.observers import Ends, Held, IdleSlots, Work
 from tests.simulation.fleet.prefixes import PrefixCache
