@@ -9,13 +9,16 @@ A step is the sum of what it must do:
 `linear(n)` is the time of all matrix products for n tokens. It is flat while reading the weights
 dominates and proportional once arithmetic does, with a soft knee between: `(a^P + (b n)^P)^(1/P)`.
 The values of (a, b, P) were fitted to sums over the per-operator medians that Vidur publishes under
-the MIT licence (Agrawal et al., MLSys 2024, arXiv 2405.05465; github.com/microsoft/vidur), tensor
-parallel degree 1. The decode cost of a resident KV token is its bytes over the memory bandwidth
-(Llama-2-7B: 0.5 MiB a token, Llama-3-8B with grouped queries: 0.125 MiB). Causal attention of a
-prefill costs 4 x layers x hidden FLOPs for each (token, token it looks at) pair, at half the peak.
+the MIT licence (Agrawal et al., MLSys 2024, arXiv 2405.05465; github.com/microsoft/vidur); those
+medians themselves are in `measured.py`. The decode cost of a resident KV token is its bytes over the
+memory bandwidth (Llama-2-7B: 0.5 MiB a token, Llama-3-8B with grouped queries: 0.125 MiB). Causal
+attention of a prefill costs 4 x layers x hidden FLOPs for each (token, token it looks at) pair, at
+half the peak. The 70B model has grouped queries (320 KiB a token) and runs on four GPUs, each with
+a quarter of the weights, the KV and the attention; what they say to one another is left out.
 `speed` divides the whole: it is a clock that runs faster, not a better GPU.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 
 
@@ -30,6 +33,9 @@ class Profile:
     """b: what one more token costs once arithmetic dominates."""
     knee: float = 1.0
     """P: 1 adds floor and slope; larger values bend more sharply from one to the other."""
+    linear_ms: tuple[tuple[int, float], ...] = ()
+    """`linear` as measured, by tokens; where there is any, the three numbers above do not count.
+    Between two counts the times lie on a line, beyond the last they go on with its slope."""
     layers: int = 0
     layer_us: float = 11.0
     """c0: launching one layer's attention."""
@@ -55,9 +61,11 @@ class Profile:
             kv_tokens: KV tokens these read.
             attended: (token, earlier token) pairs of the prefill chunks.
         """
-        linear_ms: float = (self.weights_ms**self.knee + (self.token_ms * tokens) ** self.knee) ** (
-            1 / self.knee
-        )
+        if self.linear_ms:
+            linear_ms = interpolated(self.linear_ms, tokens)
+        else:
+            knee = self.knee
+            linear_ms = (self.weights_ms**knee + (self.token_ms * tokens) ** knee) ** (1 / knee)
         attention_us = (
             self.layers * (self.layer_us + self.layer_sequence_us * decodes)
             + self.kv_token_us * kv_tokens
@@ -70,6 +78,17 @@ class Profile:
         if speed <= 0:
             raise ValueError(f"speed must be positive, got {speed}")
         return replace(self, speed=self.speed * speed)
+
+
+def interpolated(points: tuple[tuple[int, float], ...], at: int) -> float:
+    """The value at `at` on the line through `points`, which rise; flat before the first."""
+    index = bisect_left(points, (at,))
+    if index == 0:
+        return points[0][1]
+    if len(points) == 1:
+        return points[0][1]
+    (left, low), (right, high) = points[min(index, len(points) - 1) - 1 :][:2]
+    return low + (high - low) * (at - left) / (right - left)
 
 
 A100_LLAMA2_7B = Profile(
@@ -109,6 +128,30 @@ A100_LLAMA3_8B = Profile(
     max_model_len=8192,
 )
 
+A100_LLAMA2_70B_TP4 = Profile(
+    name="a100-llama2-70b-tp4",
+    weights_ms=25.38,
+    token_ms=0.1633,
+    knee=1.75,
+    layers=80,
+    kv_token_us=0.050,
+    kv_token_bytes=327_680,
+    attended_pair_ns=4.25,
+    kv_blocks=26_000,
+)
+
+H100_LLAMA2_70B_TP4 = Profile(
+    name="h100-llama2-70b-tp4",
+    weights_ms=14.75,
+    token_ms=0.0559,
+    knee=1.75,
+    layers=80,
+    kv_token_us=0.031,
+    kv_token_bytes=327_680,
+    attended_pair_ns=1.38,
+    kv_blocks=26_000,
+)
+
 DEMO = Profile(
     # For watching: four slots, 20 ms a token, so that 50 tokens take one second, busy or not.
     name="demo",
@@ -128,7 +171,15 @@ INSTANT = Profile(
     max_model_len=32_768,
 )
 
-PROFILES = (DEMO, INSTANT, A100_LLAMA2_7B, H100_LLAMA2_7B, A100_LLAMA3_8B)
+PROFILES = (
+    DEMO,
+    INSTANT,
+    A100_LLAMA2_7B,
+    H100_LLAMA2_7B,
+    A100_LLAMA3_8B,
+    A100_LLAMA2_70B_TP4,
+    H100_LLAMA2_70B_TP4,
+)
 
 
 def profile_named(name: str) -> Profile:

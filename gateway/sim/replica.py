@@ -356,7 +356,9 @@ class Engine:
             for run in ended:
                 self._finish(run)
         through: list[Run] = []
-        self._partial = None
+        if self._prefilling:
+            # The one that was not through is among them, or was preempted.
+            self._partial = None
         for run in self._prefilling:
             if run.state is not State.RUNNING:
                 continue

@@ -16,7 +16,6 @@ class Forwarding(Deaf):
     def __init__(self) -> None:
         self.outstanding: list[int] = []
         """By replica: requests sent there that have not ended."""
-        self._usable: list[bool] = []
         self._at: dict[int, int] = {}
         self._stranded: list[int] = []
         """Those that came while no replica was usable."""
@@ -47,10 +46,17 @@ class Forwarding(Deaf):
         return self._gone(number)
 
     def broke(
-        self, number: int, now: float, *, output_tokens: int, was_sent: bool, goes_on: bool
+        self,
+        number: int,
+        now: float,
+        *,
+        replica: int,
+        output_tokens: int,
+        was_sent: bool,
+        goes_on: bool,
     ) -> Decisions:
         """See `Dispatch.broke`; a replica that broke is not chosen until it is back."""
-        self._is_lost[self._at[number]] = True
+        self._is_lost[replica] = True
         self._gone(number)
         return self._send(number) if goes_on else ()
 
@@ -165,10 +171,17 @@ class Fifo(Deaf):
         return self._release()
 
     def broke(
-        self, number: int, now: float, *, output_tokens: int, was_sent: bool, goes_on: bool
+        self,
+        number: int,
+        now: float,
+        *,
+        replica: int,
+        output_tokens: int,
+        was_sent: bool,
+        goes_on: bool,
     ) -> Decisions:
         """See `Dispatch.broke`; it goes back to the head."""
-        self._is_lost[self._running[number]] = True
+        self._is_lost[replica] = True
         self._free(number)
         if goes_on:
             self._queue.appendleft(number)

@@ -129,9 +129,16 @@ class Dispatch(Protocol):
         ...
 
     def broke(
-        self, number: int, now: float, *, output_tokens: int, was_sent: bool, goes_on: bool
+        self,
+        number: int,
+        now: float,
+        *,
+        replica: int,
+        output_tokens: int,
+        was_sent: bool,
+        goes_on: bool,
     ) -> Decisions:
-        """Its replica failed, or was down when it came (not `was_sent`).
+        """`replica` failed under it, or was down when it came (not `was_sent`).
 
         Where it `goes_on` it must be sent again, to be computed anew with the `output_tokens` it
         has; else it is over.
@@ -197,7 +204,14 @@ class Deaf:
         return ()
 
     def broke(
-        self, number: int, now: float, *, output_tokens: int, was_sent: bool, goes_on: bool
+        self,
+        number: int,
+        now: float,
+        *,
+        replica: int,
+        output_tokens: int,
+        was_sent: bool,
+        goes_on: bool,
     ) -> Decisions:
         """See `Dispatch.broke`."""
         return ()

@@ -157,7 +157,14 @@ class Fairgate:
         return self._over(number, Outcome.CANCELLED, output_tokens, now=now)
 
     def broke(
-        self, number: int, now: float, *, output_tokens: int, was_sent: bool, goes_on: bool
+        self,
+        number: int,
+        now: float,
+        *,
+        replica: int,
+        output_tokens: int,
+        was_sent: bool,
+        goes_on: bool,
     ) -> Decisions:
         """See `Dispatch.broke`."""
         held = self._held[number]
@@ -289,7 +296,9 @@ class Fairgate:
                     number = self._number[decision.request_id]
                     self._held[number].replica = decision.replica
                     self._looking.pop(number, None)
-                    out.append(Sent(number, self._index[decision.replica]))
+                    # An engine that has no policy for it ignores the priority.
+                    index = self._index[decision.replica]
+                    out.append(Sent(number, index, self._held[number].job.tier))
                 case CoreRefused():
                     self._refuse(self._held[self._number[decision.request_id]], decision, now, out)
                 case Recalled():

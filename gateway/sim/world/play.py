@@ -261,7 +261,7 @@ class World:
         if live is not None:
             live.stay = None
             self._end(live, Status.TOO_LONG)
-            self._fail(live, was_sent=True, goes_on=False)
+            self._fail(live, stay, was_sent=True, goes_on=False)
 
     def _broke(self, stay: Stay, *, was_sent: bool = True) -> None:
         """The gateway hears that the engine, or the way to it, failed."""
@@ -273,13 +273,14 @@ class World:
         goes_on = not live.tokens or self.plan.is_continued
         if not goes_on:
             self._end(live, Status.FAILED)
-        self._fail(live, was_sent=was_sent, goes_on=goes_on)
+        self._fail(live, stay, was_sent=was_sent, goes_on=goes_on)
 
-    def _fail(self, live: Live, *, was_sent: bool, goes_on: bool) -> None:
+    def _fail(self, live: Live, stay: Stay, *, was_sent: bool, goes_on: bool) -> None:
         self._obey(
             self._dispatch.broke(
                 live.job.number,
                 self.clock.now,
+                replica=stay.station.index,
                 output_tokens=live.tokens,
                 was_sent=was_sent,
                 goes_on=goes_on,
@@ -290,7 +291,10 @@ class World:
 
     def _move(self, live: Live, station: Station) -> None:
         stay, plan = live.stay, self.plan
-        assert stay is not None, "only what is at a replica moves"
+        if stay is None:
+            moved = partial(self._moved, live.job.number, station, is_done=False)
+            self.clock.after(0.0, moved)
+            return
         produced = stay.produced - stay.base
         if not produced:
             self.clock.after(plan.hop_s, partial(self._change_queue, stay, station))
