@@ -16,7 +16,7 @@ from gateway.sim.workload.job import Job, Source
 from gateway.sim.workload.lengths import Fixed, Zipf
 from gateway.sim.workload.merged import Merged
 from gateway.sim.workload.mixes import Crowd, Member, Tiers, crowd, uniform
-from gateway.sim.workload.synthetic import ClosedLoop, Open
+from gateway.sim.workload.synthetic import USERS_MAX, ClosedLoop, Open
 
 LIGHT = Open(
     arrivals=Poisson(rate_per_s=10.0),
@@ -200,7 +200,7 @@ def test_a_stranger_s_end_starts_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("options", "what"),
-    [({"think_s": -1.0}, "think_s"), ({"users": 200_000}, "at most")],
+    [({"think_s": -1.0}, "think_s"), ({"users": USERS_MAX + 1}, "at most")],
 )
 def test_impossible_loops_are_refused(options: dict[str, object], what: str) -> None:
     """The same as for every law."""

@@ -42,7 +42,9 @@ class Fixed:
 class Zipf:
     """Total lengths by Zipf's law: P(low + k) ~ 1/(k + 1)^theta, from `low` to `high` inclusive.
 
-    Two thirds of the total T are prompt, one third is output: floor(2T/3) and floor(T/3).
+    Two thirds of the total T are prompt, one third is output: floor(2T/3) and floor(T/3). Drawn
+    exactly; the approximation of YCSB, which Vidur uses, is 4 % longer in the mean with these
+    defaults (107 tokens, not 102).
     """
 
     theta: float = 1.2

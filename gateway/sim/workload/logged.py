@@ -187,5 +187,5 @@ class RequestLogFile:
             dice = Random(f"{self._seed} {place}")
             guess = lengths[shorter + int(dice.random() * (len(lengths) - shorter))]
         else:
-            guess = max(produced, line.output_tokens_max or OUTPUT_TOKENS)
+            guess = produced or line.output_tokens_max or OUTPUT_TOKENS
         return guess if line.output_tokens_max is None else min(guess, line.output_tokens_max)

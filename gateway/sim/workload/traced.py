@@ -46,6 +46,8 @@ class Playing:
             raise ValueError(f"load must be positive, got {self.load}")
         if self.laps < 1:
             raise ValueError(f"laps must be at least 1, got {self.laps}")
+        if self.limit is not None and self.limit < 0:
+            raise ValueError(f"limit must be 0 or more, got {self.limit}")
 
 
 class Traced:
