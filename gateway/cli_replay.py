@@ -6,7 +6,7 @@ Arguments only: files are named here, and what was found is written to them and 
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -87,8 +87,7 @@ def replay(
         fleet = _fleet(present, profile, max_num_seqs, hop_ms=hop_ms, prefix_cache=prefix_cache)
         found = answer(question, fleet)
         _write_json(json_file, found.values())
-    for line in found.told():
-        sys.stdout.write(f"{line}\n")
+    _show(found.told())
 
 
 def tune(
@@ -125,10 +124,8 @@ def tune(
     from gateway.lab.tune import tune as run
 
     with _faults_told():
-        if (log is None) == (workload is None):
-            raise ValueError("tune on what? One of --log and --workload")
         present = _settings(config)
-        policy = present.policy()
+        weights = present.policy().weights
         fleet = _fleet(present, profile, max_num_seqs, hop_ms=hop_ms, prefix_cache=prefix_cache)
         bench = Bench(
             recipe=Recipe(
@@ -137,24 +134,22 @@ def tune(
                 model=model,
                 limit=limit,
                 load=load,
-                workload=workload or "",
+                workload=workload,
                 knobs=_knobs(knob or [], limit),
                 seed=seed,
             ),
             fleet=fleet.sized(replicas or len(present.addresses()) or 1),
             targets=tuple(targets_of(read_slo(slo), present.tier_names)),
-            weights=(policy.weights.prompt, policy.weights.output),
+            weights=(weights.prompt, weights.output),
         )
-        cores = workers or os.cpu_count() or 1
-        tuned = run(present, bench, budget=budget, seed=seed, workers=cores, say=_say)
+        processes = workers or os.cpu_count() or 1
+        tuned = run(present, bench, budget=budget, seed=seed, workers=processes, say=_say)
         _write_json(json_file, tuned.values())
-        text = written(tuned.document)
         if out is not None:
-            out.write_text(text)
-    for line in tuned.told():
-        sys.stdout.write(f"{line}\n")
+            out.write_text(written(tuned.document))
+    _show(tuned.told())
     if out is None:
-        sys.stdout.write(f"\n{text}")
+        _show(["", written(tuned.document).rstrip()])
 
 
 def calibrate(
@@ -203,7 +198,11 @@ def calibrate(
             sys.stderr.write(f"{url}: {error}\n")
             raise typer.Exit(1) from None
         out.write_text(yaml.safe_dump(profile_values(found.profile), sort_keys=False))
-    for line in found.told():
+    _show(found.told())
+
+
+def _show(lines: Iterable[str]) -> None:
+    for line in lines:
         sys.stdout.write(f"{line}\n")
 
 

@@ -58,6 +58,18 @@ class Sizes:
     max_num_seqs: int | None
     """None: never found full."""
 
+    def told(self) -> str:
+        """One line."""
+        slots = (
+            "slots that were never full"
+            if self.max_num_seqs is None
+            else (f"{self.max_num_seqs} slots")
+        )
+        return (
+            f"{slots}, KV of {self.kv_tokens} tokens in blocks of {self.block_tokens}, "
+            f"contexts of {self.context_tokens}"
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibrated:
@@ -145,7 +157,7 @@ async def calibrate(
     if before.report.running or before.report.waiting:
         raise EngineFault("others use the engine; only one that is idle can be calibrated")
     sizes = await _sized(engine, before, batch_max=batch_max, slots=max_num_seqs, dice=dice)
-    say(f"{engine.model}: {sizes}")
+    say(f"{engine.model}: {sizes.told()}")
     start, seen, rounds = await engine.scrape(), _Seen(), 0
     while rounds < ROUNDS_MAX and (rounds < ROUNDS_MIN or engine.clock() - began_at < seconds):
         for tokens in dice.sample(_lengths(sizes), PREFILLS):

@@ -11,8 +11,10 @@ from typing import Any
 
 from gateway.lab.knobs import Knob, turned
 
-BATCH = 4
-"""Documents judged together: both cores of a small machine have two each."""
+BATCH = 6
+"""Documents judged together: both cores of a small machine have three each."""
+MOVES_MAX = 5
+"""Of one knob: a position down, one up, both ends, and back to where it was."""
 RANDOM_SHARE = 0.35
 """Of the budget, for what is drawn around the present."""
 TURNED_AT_ONCE = (1, 2, 4)
@@ -41,7 +43,8 @@ class Search:
         seed: int,
     ) -> None:
         """`judge` tells the order of each document, smaller is better; `budget`: how many."""
-        self.best: Document = dict(present)
+        self._present: Document = dict(present)
+        self.best = self._present
         self.best_order: Order = ()
         self.trials = 0
         self._knobs = list(knobs)
@@ -56,10 +59,11 @@ class Search:
 
     def steps(self) -> Iterator[bool]:
         """Judge batch after batch; each step tells whether the best became better."""
-        present = self.best
-        yield from self._try([present])
+        yield from self._try([self._present])
         randoms = int(self._budget * RANDOM_SHARE)
-        while self.trials < randoms and (batch := self._drawn(present, TURNED_AT_ONCE, BATCH)):
+        while self.trials < randoms and (
+            batch := self._drawn(self._present, TURNED_AT_ONCE, BATCH)
+        ):
             yield from self._try(batch)
         base, order = self.best, self.best_order
         while self.trials < self._budget:
@@ -78,9 +82,13 @@ class Search:
             knobs = self._dice.sample(self._knobs, len(self._knobs))
             while knobs and self.trials < self._budget:
                 batch: list[Document] = []
-                while knobs and len(batch) < BATCH:
+                while knobs and len(batch) + MOVES_MAX <= BATCH:
                     knob = knobs.pop()
-                    batch += self._new(turned(base, knob, each) for each in knob.near(base))
+                    # Ends, since slots are whole and many a small step does nothing; and the
+                    # present position, so that what does not help is turned back.
+                    ends = (knob.positions[0], knob.positions[-1])
+                    moves = [*knob.near(base), *ends, knob.of(self._present)]
+                    batch += self._new(turned(base, knob, each) for each in moves)
                 if not batch:
                     continue
                 yield from self._try(batch[: self._budget - self.trials])

@@ -29,9 +29,13 @@ class Recipe:
     model: str | None = None
     limit: int | None = None
     load: float = 1.0
-    workload: str = ""
+    workload: str | None = None
     knobs: Mapping[str, object] = field(default_factory=dict)
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.log is None) == (self.workload is None):
+            raise ValueError("where do the requests come from? One of --log and --workload")
 
     def source(self) -> Source:
         """The workload, from its beginning.
@@ -40,10 +44,11 @@ class Recipe:
             ValueError: there is none; the message says why.
             OSError: its file cannot be read.
         """
-        if self.log is None:
+        if self.workload is not None:
             workload = workload_named(self.workload)
             seeded = {"seed": self.seed} if "seed" in workload.knobs else {}
             return workload.source({**self.knobs, **seeded})
+        assert self.log is not None
         return RequestLogFile(
             self.log,
             tiers=self.tiers,

@@ -74,6 +74,22 @@ def test_it_ends_where_nothing_is_left_to_try() -> None:
     assert search.best["inner"]["a"] == 1
 
 
+def test_what_does_not_help_is_turned_back() -> None:
+    """Who puts a policy in force answers for each line that changed."""
+
+    def changes(documents: Sequence[Document]) -> list[tuple[float, ...]]:
+        return [
+            (
+                float(abs(document["inner"]["a"] - 7)),
+                float(sum(knob.of(document) != knob.of(START) for knob in KNOBS)),
+            )
+            for document in documents
+        ]
+
+    search, _ = searched(150, judge=changes)
+    assert search.best == {"inner": {"a": 7, "b": 0, "c": 0}, "word": "x"}
+
+
 def test_neighbours_are_the_positions_beside_the_present_one() -> None:
     """A value that somebody wrote between two positions has neighbours all the same."""
     knob = Knob(("v",), (1.0, 2.0, 4.0, None))
