@@ -132,7 +132,7 @@ class _Seen:
                 percentile(self.seconds[label], 0.5 if self.steps[label][0].decodes else 0.25),
                 label,
             )
-            for label in self.steps
+            for label in sorted(self.steps, key=lambda label: _size(self.steps[label][0]))
         ]
 
 
@@ -245,6 +245,11 @@ async def _slots(engine: LiveEngine, batch_max: int, dice: Random) -> int | None
     # Gauges stand still after everything was aborted, until the next step.
     await engine.ask(engine.prompt(PREFILL_TOKENS_MIN, dice), tokens=2)
     return found
+
+
+def _size(step: Step) -> tuple[int, int]:
+    """Prefills before decodes, the small before the large."""
+    return (step.decodes, step.tokens + step.kv_tokens)
 
 
 # --- what is measured ---------------------------------------------------------------------------
