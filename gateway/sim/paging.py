@@ -5,7 +5,7 @@ Decides what a sequence needs at which length; who gets it is decided in `replic
 
 from gateway.sim.engine_config import EngineConfig
 from gateway.sim.prefixes import PrefixCache
-from gateway.sim.sequence import Run, Sequence
+from gateway.sim.sequence import Run, Sequence, computed_tokens
 
 
 class Paging:
@@ -28,8 +28,8 @@ class Paging:
         """Blocks, shared ones included, that a sequence has once `tokens` of it are computed."""
         reserved = self._reserved_tokens
         if reserved:
-            # The last token produced is never computed.
-            tokens = max(reserved, sequence.prompt_tokens + sequence.output_tokens - 1)
+            tokens = computed_tokens(sequence.prompt_tokens, sequence.output_tokens)
+            tokens = max(reserved, tokens)
         return -(-tokens // self._block_tokens)
 
     def own_at(self, run: Run, tokens: int) -> int:

@@ -10,11 +10,12 @@ A step is the sum of what it must do:
 dominates and proportional once arithmetic does, with a soft knee between: `(a^P + (b n)^P)^(1/P)`.
 The values of (a, b, P) were fitted to sums over the per-operator medians that Vidur publishes under
 the MIT licence (Agrawal et al., MLSys 2024, arXiv 2405.05465; github.com/microsoft/vidur); those
-medians themselves are in `measured.py`. The decode cost of a resident KV token is its bytes over the
-memory bandwidth (Llama-2-7B: 0.5 MiB a token, Llama-3-8B with grouped queries: 0.125 MiB). Causal
-attention of a prefill costs 4 x layers x hidden FLOPs for each (token, token it looks at) pair, at
-half the peak. The 70B model has grouped queries (320 KiB a token) and runs on four GPUs, each with
-a quarter of the weights, the KV and the attention; what they say to one another is left out.
+medians themselves are in `measured.py`. The decode cost of a resident KV token is its bytes over
+the memory bandwidth (Llama-2-7B: 0.5 MiB a token, Llama-3-8B with grouped queries: 0.125 MiB).
+Causal attention of a prefill costs 4 x layers x hidden FLOPs for each (token, token it looks at)
+pair, at half the peak. The 70B model has grouped queries (320 KiB a token) and runs on four GPUs,
+each with a quarter of the weights, the KV and the attention; what they say to one another is left
+out.
 `speed` divides the whole: it is a clock that runs faster, not a better GPU.
 """
 

@@ -24,7 +24,7 @@ from gateway.sim.decoding import Decoding
 from gateway.sim.engine_config import EngineConfig
 from gateway.sim.paging import Paging
 from gateway.sim.profiles import Profile
-from gateway.sim.sequence import Run, Sequence, State, TokenOut
+from gateway.sim.sequence import Run, Sequence, State, TokenOut, computed_tokens
 from gateway.sim.step import Changed, Counters, StepPlan
 
 DEAD_ENTRIES_KEPT = 64
@@ -83,10 +83,9 @@ class Engine:
         """Whether a step was begun and not completed."""
         return self._is_stepping
 
-    def fits(self, tokens: int) -> bool:
-        """Whether a sequence of so many tokens, prompt and output, can ever be completed."""
-        # The last token produced is never computed, so that it needs no KV.
-        tokens = max(1, tokens - 1, self.config.reserved_tokens)
+    def fits(self, prompt_tokens: int, output_tokens: int) -> bool:
+        """Whether a sequence of so many tokens can ever be completed."""
+        tokens = max(computed_tokens(prompt_tokens, output_tokens), self.config.reserved_tokens)
         return self.config.blocks_for(tokens) <= self.config.kv_blocks
 
     def ids(self) -> list[str]:
@@ -106,7 +105,7 @@ class Engine:
         Raises:
             ValueError: it could never be completed, however empty the engine.
         """
-        if not self.fits(sequence.prompt_tokens + sequence.output_tokens):
+        if not self.fits(sequence.prompt_tokens, sequence.output_tokens):
             raise ValueError(f"sequence {sequence.id} needs more KV than the engine has")
         self._enqueue(self._arrive(sequence))
 

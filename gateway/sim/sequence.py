@@ -42,6 +42,11 @@ class Sequence:
         self.prefix = prefix
 
 
+def computed_tokens(prompt_tokens: int, output_tokens: int) -> int:
+    """Tokens whose KV a sequence has at its end: the last one produced is never computed."""
+    return prompt_tokens + max(0, output_tokens - 1)
+
+
 class TokenOut(NamedTuple):
     """What one step gave one sequence. A tuple, because there is one for every token produced."""
 

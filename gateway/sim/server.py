@@ -138,7 +138,7 @@ class Server:
             link.say(Said(Word.STATUS, FAULTY, is_leaving=True))
         elif self.active[FaultKind.BROKEN]:
             link.say(Said(Word.STATUS, FAULTY))
-        elif ask.is_bad or not self.engine.fits(prompt_tokens + rest):
+        elif ask.is_bad or not self.engine.fits(prompt_tokens, rest):
             link.say(Said(Word.STATUS, BAD))
         else:
             self._links[link.id] = link

@@ -109,14 +109,14 @@ class Twins:
 
     def add(self, prompt: int, output: int, priority: int, prefix: tuple[int, ...]) -> None:
         """A sequence, if it fits at all."""
-        if self.engine.fits(prompt + output):
+        if self.engine.fits(prompt, output):
             sequence = self._sequence(prompt, output, priority, prefix)
             self.engine.add(sequence)
             self.plain.add(sequence)
 
     def adopt(self, prompt: int, output: int, produced: int) -> None:
         """One that comes with its KV."""
-        if self.engine.fits(prompt + output):
+        if self.engine.fits(prompt, output):
             sequence = self._sequence(prompt, output, 0, ())
             took = self.engine.adopt(sequence, produced)
             assert took == self.plain.adopt(sequence, produced)

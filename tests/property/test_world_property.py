@@ -17,6 +17,7 @@ from gateway.sim.world.fairgate import Fairgate
 from gateway.sim.world.outcome import Status
 from gateway.sim.world.plan import Drain, Engines, Failure, Lie, Misfortune, Plan, Reports
 from gateway.sim.world.play import World
+from gateway.sim.world.several import Several
 from tests.support.worlds import STEADY, Jobs, job
 
 REPLICAS = 3
@@ -71,7 +72,14 @@ class Restless(LeastOutstanding):
 
 
 makers: st.SearchStrategy[Callable[[], Dispatch]] = st.sampled_from(
-    [lambda: Fairgate(POLICY), RoundRobin, LeastOutstanding, Fifo, Restless]
+    [
+        lambda: Fairgate(POLICY),
+        lambda: Several([Fairgate(POLICY), Fairgate(POLICY)], loss=0.2),
+        RoundRobin,
+        LeastOutstanding,
+        Fifo,
+        Restless,
+    ]
 )
 
 jobs = st.lists(
@@ -149,10 +157,11 @@ def test_every_request_ends_exactly_once(
         if outcome.status[row] == Status.DONE:
             assert outcome.output[row] == drawn_length(source, outcome.number[row])
             assert outcome.arrived[row] <= outcome.first[row] <= outcome.ended[row]
-    if isinstance(dispatch, Fairgate):
-        invariants.check(dispatch.scheduler)
-        assert not dispatch.scheduler.granted
-        assert not dispatch.scheduler.waiting
+    for gateway in dispatch.gateways if isinstance(dispatch, Several) else (dispatch,):
+        if isinstance(gateway, Fairgate):
+            invariants.check(gateway.scheduler)
+            assert not gateway.scheduler.granted
+            assert not gateway.scheduler.waiting
 
 
 def drawn_length(source: Jobs, number: int) -> int:

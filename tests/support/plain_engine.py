@@ -151,7 +151,7 @@ class PlainEngine:
     def _blocks(self, run: PlainRun, tokens: int) -> int:
         """Blocks at that length, less those that it shares."""
         if self.config.reserved_tokens:
-            longest = run.sequence.prompt_tokens + run.sequence.output_tokens - 1
+            longest = run.sequence.prompt_tokens + max(0, run.sequence.output_tokens - 1)
             tokens = max(self.config.reserved_tokens, longest)
         return -(-tokens // self.config.block_tokens) - self.ratio * len(run.shared)
 

@@ -258,6 +258,15 @@ def test_what_can_never_fit_is_refused_at_once() -> None:
     assert run_dry(engine)["exact"] == 5
 
 
+def test_work_that_only_reads_needs_room_for_all_that_it_reads() -> None:
+    """A prompt one token too long would wait for ever at the head of the queue."""
+    engine = engine_of(kv_blocks=2, block_tokens=4)
+    with pytest.raises(ValueError, match="more KV"):
+        engine.add(sequence("over", prompt=9, output=0))
+    engine.add(sequence("exact", prompt=8, output=0))
+    assert run_step(engine) == ["exact."]
+
+
 def test_embeddings_are_computed_and_produce_nothing() -> None:
     """Requests without output would never end."""
     engine = engine_of(max_num_batched_tokens=8)

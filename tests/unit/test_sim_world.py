@@ -71,6 +71,18 @@ def test_a_closed_loop_asks_again_when_it_has_its_answer() -> None:
     assert gaps == [pytest.approx(1.0)] * 2
 
 
+def test_a_refused_client_in_a_loop_comes_back_when_it_was_told_to() -> None:
+    """It would ask again at the same instant, for ever."""
+
+    def again(ended: Job, at: float) -> Job | None:
+        return job(ended.number + 1, at=at) if ended.number < 3 else None
+
+    dispatch = Scripted({("arrived", 0): (Refused(0, 4.0),), ("arrived", 1): (Refused(1),)})
+    outcome = play(plan_of(), Jobs([job(0)], then=again), dispatch)
+    assert list(outcome.arrived)[:3] == [0.0, 4.0, 5.0]
+    assert outcome.arrived[3] == outcome.ended[2]
+
+
 def test_a_cut_run_leaves_open_what_is_open_with_what_it_has() -> None:
     """A run that is cut at its time limit would show only those that were quick."""
     jobs = [job(0, output=100), job(1, at=0.9, output=100)]

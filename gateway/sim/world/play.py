@@ -5,6 +5,7 @@ and dispatcher give the same run to the last bit, in any process.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import assert_never
 
@@ -27,6 +28,9 @@ from gateway.sim.world.outcome import Outcome, Status
 from gateway.sim.world.plan import Drain, Failure, Plan
 from gateway.sim.world.scrape import Scraper
 from gateway.sim.world.station import Station, Stay
+
+REFUSED_PAUSE_S = 1.0
+"""A client in a loop that is refused comes back after this, or later where it was told so."""
 
 
 class Live:
@@ -130,7 +134,7 @@ class World:
         )
         live = self.open[job.number] = Live(job, row)
         if not any(station.fits(job) for station in self.stations):
-            self._end(live, Status.TOO_LONG)
+            self._end(live, Status.TOO_LONG, pause_s=REFUSED_PAUSE_S)
             return
         if job.leaves_at is not None:
             self.clock.at(max(self.clock.now, job.leaves_at), partial(self._leave, live))
@@ -145,8 +149,8 @@ class World:
         self._end(live, Status.LEFT)
         self._obey(self._dispatch.left(number, self.clock.now, output_tokens=tokens))
 
-    def _end(self, live: Live, status: Status) -> None:
-        """The one place where a request ends."""
+    def _end(self, live: Live, status: Status, *, pause_s: float = 0.0) -> None:
+        """The one place where a request ends; its client asks nothing new for `pause_s`."""
         outcome, row, now = self.outcome, live.row, self.clock.now
         del self.open[live.job.number]
         outcome.status[row] = status
@@ -154,8 +158,10 @@ class World:
         outcome.ended[row] = now
         follower = self._source.ended(live.job, now)
         if follower is not None:
+            if follower.arrived_at < now + pause_s:
+                follower = replace(follower, arrived_at=now + pause_s)
             self._coming += 1
-            self.clock.at(max(now, follower.arrived_at), partial(self._arrive, follower))
+            self.clock.at(follower.arrived_at, partial(self._arrive, follower))
 
     # --- decisions ------------------------------------------------------------------------------
 
@@ -171,9 +177,10 @@ class World:
         match decision:
             case Sent(number, replica, priority):
                 self._send(self.open[number], self.stations[replica], priority)
-            case Refused(number):
+            case Refused(number, retry_after_s):
                 live = self.open[number]
-                self._end(live, Status.FAILED if live.tokens else Status.REFUSED)
+                status = Status.FAILED if live.tokens else Status.REFUSED
+                self._end(live, status, pause_s=max(REFUSED_PAUSE_S, retry_after_s or 0.0))
             case TakeBack(number, even_begun):
                 answers.append(self._take_back(self.open[number], even_begun=even_begun))
             case Move(number, replica):

@@ -118,7 +118,7 @@ class Station:
 
     def fits(self, job: Job) -> bool:
         """Whether the engine could ever complete it."""
-        return self.engine.fits(job.prompt_tokens + job.output_tokens)
+        return self.engine.fits(job.prompt_tokens, job.output_tokens)
 
     def release(self, stay: Stay) -> int | None:
         """It is wanted here no more; its tokens so far, or None when it is not here."""
