@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from gateway import cli_operate, cli_simulate, cli_store
+from gateway import cli_operate, cli_replay, cli_simulate, cli_store
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
@@ -24,6 +24,7 @@ app = typer.Typer(
 keys = typer.Typer(help="API keys.", no_args_is_help=True)
 app.add_typer(keys, name="keys")
 cli_operate.add_keys(keys)
+cli_replay.add_to(app)
 for name, commands in (
     ("tenants", cli_operate.tenants),
     ("users", cli_operate.users),
