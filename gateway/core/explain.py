@@ -13,7 +13,7 @@ from gateway.core.flows import Flow, Waiting
 from gateway.core.gate import Closed, Gates
 from gateway.core.pool import Pool
 from gateway.core.replica import Replica
-from gateway.core.reservation import is_held
+from gateway.core.reservation import is_held, keeps_out
 from gateway.core.state import State
 
 AHEAD_SHOWN = 5
@@ -134,7 +134,7 @@ def explain(state: State, request_id: str, now: float) -> Explanation | None:
         is_floor_owed=is_owed, is_aged=is_aged,
         tiers_ahead=sum(queue.count for queue in pool.queues[: request.tier]),
         replicas=tuple(
-            _verdict(gates, waiting, pool.replicas[each], tier=judged_as, now=now)
+            _verdict(pool, gates, waiting, pool.replicas[each], tier=judged_as, now=now)
             for each in sorted(pool.replicas)
         ),
     )  # fmt: skip
@@ -188,11 +188,11 @@ def closed_by(pool: Pool, waiting: Waiting, replica: Replica, now: float) -> Clo
     """What keeps `waiting`, in its own tier, off `replica`; None: nothing."""
     gates = Gates(pool.policy)
     gates.reserved = pool.reserved_at(now)
-    return _closed_by(gates, waiting, replica, tier=waiting.request.tier, now=now)
+    return _closed_by(pool, gates, waiting, replica, tier=waiting.request.tier, now=now)
 
 
 def _closed_by(
-    gates: Gates, waiting: Waiting, replica: Replica, *, tier: int, now: float
+    pool: Pool, gates: Gates, waiting: Waiting, replica: Replica, *, tier: int, now: float
 ) -> Closed | None:
     if not replica.is_usable:
         return Closed.UNUSABLE
@@ -202,7 +202,7 @@ def _closed_by(
         return Closed.BUSY
     if not (gates.policy.release_at_once or replica.circuit.lets(now)):
         return Closed.TRIPPED
-    if replica.reserved_for not in {None, waiting} and is_held(replica, now):
+    if is_held(replica, now) and keeps_out(pool, replica, waiting, now):
         return Closed.RESERVED
     if waiting.kind.decodes:
         gone = _foreign_gone(replica, now)
@@ -221,10 +221,10 @@ def _foreign_gone(replica: Replica, now: float) -> int:
 
 
 def _verdict(
-    gates: Gates, waiting: Waiting, replica: Replica, *, tier: int, now: float
+    pool: Pool, gates: Gates, waiting: Waiting, replica: Replica, *, tier: int, now: float
 ) -> ReplicaVerdict:
     ceiling, slots, gone = gates.ceilings[tier], replica.slots, _foreign_gone(replica, now)
-    shut = _closed_by(gates, waiting, replica, tier=tier, now=now)
+    shut = _closed_by(pool, gates, waiting, replica, tier=tier, now=now)
     limit = gates.limit(replica)
     return ReplicaVerdict(
         replica=replica.name,

@@ -15,7 +15,7 @@ from gateway.core.freeness import freeness
 from gateway.core.locality import closest
 from gateway.core.pool import Pool
 from gateway.core.replica import Replica
-from gateway.core.reservation import release
+from gateway.core.reservation import is_held, keeps_out, let_go, release
 
 
 class Choice:
@@ -57,7 +57,7 @@ def choose(pool: Pool, replicas: list[Replica], now: float) -> Choice | None:
     if not candidates:
         return None
     search = Search(pool, candidates, now)
-    return search.oldest(aged) or search.owed(owed) or search.ranked(waiting)
+    return search.kept() or search.oldest(aged) or search.owed(owed) or search.ranked(waiting)
 
 
 def freest(pool: Pool, waiting: Waiting, first: Replica, now: float) -> Replica | None:
@@ -95,6 +95,19 @@ class Search:
         """Those whose gates have been judged, and are not all shut."""
         self._now = now
         self._passed: list[tuple[Rank, Waiting]] = []
+
+    def kept(self) -> Choice | None:
+        """What one of them was drained for, and fits there now."""
+        for replica in self._candidates:
+            waiting = replica.reserved_for
+            if waiting is None or not is_held(replica, self._now):
+                continue
+            tier = waiting.request.tier
+            if self._is_open(replica, waiting) and self._fits(waiting, replica, tier):
+                return Choice(waiting, replica)
+            if not replica.ledger.in_flight:
+                let_go(replica, self._now)
+        return None
 
     def oldest(self, aged: Iterable[Waiting]) -> Choice | None:
         """The first of these that fits somewhere by the gates of tier 0."""
@@ -144,6 +157,9 @@ class Search:
             unfit.append(best)
         return None
 
+    def _is_open(self, replica: Replica, waiting: Waiting) -> bool:
+        return not waiting.kind.decodes or (replica.open_tiers or 0) > waiting.request.tier
+
     def _fits(self, waiting: Waiting, replica: Replica, judged_as: int) -> bool:
         return self._pool.gates.unfit_by(waiting, replica, judged_as, self._now) is None
 
@@ -161,7 +177,9 @@ class Search:
                 continue
             if is_choosy and replica.name not in replicas:
                 continue
-            if replica.reserved_for is not None and replica.reserved_for is not waiting:
+            if replica.reserved_for is not None and keeps_out(
+                self._pool, replica, waiting, self._now
+            ):
                 continue
             if unfit and replica in unfit:
                 continue

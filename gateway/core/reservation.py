@@ -2,7 +2,8 @@
 
 On a busy replica a small request always fits sooner, so one that needs several slots, or much KV,
 would be passed over for ever. Once it has been passed over for `reserve_after_s`, one replica
-takes nothing else until it fits there.
+takes nothing else of its tier or a lower one until it fits there. Then it goes, whoever ranks first
+by now; a replica that has emptied and still cannot take it is let go.
 """
 
 from collections.abc import Iterable
@@ -48,9 +49,32 @@ def fulfilled(pool: Pool, waiting: Waiting) -> bool:
 def is_held(replica: Replica, now: float) -> bool:
     """Whether a replica is still drained for a request that waits for it."""
     waiting = replica.reserved_for
-    if waiting is None or not waiting.ticket:
+    if waiting is None or waiting.holder is not None or not waiting.ticket:
         return False
     return replica.is_usable and now < replica.reserved_until
+
+
+def keeps_out(pool: Pool, replica: Replica, waiting: Waiting, now: float) -> bool:
+    """Whether `replica` is kept for another.
+
+    A better tier need not wait for it, unless the other goes before all tiers by now: for what its
+    tier is owed, or for its age.
+    """
+    kept_for = replica.reserved_for
+    if kept_for is None or kept_for is waiting:
+        return False
+    tier = kept_for.request.tier
+    if waiting.request.tier >= tier or pool.floors.is_owed(tier, kept_for.cost):
+        return True
+    return pool.elders is not None and pool.elders.is_aged(kept_for, now)
+
+
+def let_go(replica: Replica, now: float) -> None:
+    """Others may have it: what it was kept for does not fit, and nothing more will leave."""
+    waiting = replica.reserved_for
+    replica.reserved_for = None
+    if waiting is not None:
+        waiting.skipped_since = now
 
 
 def _reserve(pool: Pool, waiting: Waiting, now: float) -> None:

@@ -86,7 +86,10 @@ def objection(
         return "tripped"
     other = replica.reserved_for
     if other not in (None, waiting) and other.ticket and now < replica.reserved_until:
-        return "reserved"
+        rank, elders = other.request.tier, pool.elders
+        is_owed = pool.floors.is_owed(rank, other.cost)
+        if rank <= request.tier or is_owed or (elders and elders.is_aged(other, now)):
+            return "reserved"
     engine = Engine(pool, replica)
     if not pool.policy.release_at_once and kind.decodes:
         shut = _gate(engine, tier, now)

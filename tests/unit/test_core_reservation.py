@@ -6,7 +6,7 @@ import pytest
 
 from gateway.core.flows import Waiting
 from gateway.core.messages import DrainAsked
-from gateway.core.policy import Tier
+from gateway.core.policy import Ageing, Tier
 from gateway.core.pool import Pool
 from gateway.core.reservation import fulfilled, passed_over, release
 from tests.support.parts import a_replica, a_waiting, put_many
@@ -257,22 +257,41 @@ def test_a_new_policy_lets_go_of_all_reservations() -> None:
     churn(script, 5).expect_waiting("big")
 
 
-def two_tiers() -> Play:
+def two_tiers(**changes: object) -> Play:
     """Two replicas of four slots with two in each, and a large one of the last tier that waits."""
     tiers = tuple(Tier(name=name, queue_limit=0, patience_s=1e6) for name in "ab")
-    script = Play(one_tier(tiers=tiers, headroom_max=0.0)).replica("r", slots=4)
+    script = Play(one_tier(tiers=tiers, headroom_max=0.0, **changes)).replica("r", slots=4)
     script.replica("s", slots=4).arrive_many("held", 4, tier=0)
     return script.arrive("big", sequences=4, tier=1).expect_waiting("big")
 
 
-def test_a_kept_replica_is_kept_from_a_newcomer_of_a_higher_tier_too() -> None:
-    """It finds nobody before it, and would go to the freest: the one that was drained."""
-    script = two_tiers()
+def reserved_for_big(script: Play) -> Play:
+    """`r` is kept for the large request, which fits there once its two are over."""
     replica = script.known("r")
     replica.reserved_for = script.scheduler.waiting["big"]
     replica.reserved_until = script.now + 9.0
+    return script
+
+
+def test_a_kept_replica_is_kept_from_a_newcomer_of_a_higher_tier_while_its_floor_is_owed() -> None:
+    """It finds nobody before it, and would go to the freest: the one that was drained."""
+    script = reserved_for_big(two_tiers())
+    script.pool().floors.deficits[1] = 1e9
     script.arrive("top", tier=0).expect_granted("top", on="s")
     script.advance(9.0).arrive("next", tier=0).expect_granted("next", on="r")
+
+
+def test_a_kept_replica_is_kept_from_a_newcomer_of_a_higher_tier_once_its_request_is_aged() -> None:
+    """Its age lets the large one go before all tiers: the replica drains for it."""
+    script = reserved_for_big(two_tiers(ageing=Ageing(after_s=2.0)))
+    script.arrive("early", tier=0).expect_granted("early", on="r").advance(3.0)
+    script.arrive("late", tier=0).expect_granted("late", on="s")
+
+
+def test_a_better_tier_does_not_wait_for_a_replica_to_be_drained() -> None:
+    """The only replica was kept for a long prompt of the last tier, from everybody's chat."""
+    script = reserved_for_big(two_tiers())
+    script.arrive_many("top", 4, tier=0).expect_granted("top0", "top1", "top2", "top3")
 
 
 def test_a_replica_is_filled_at_once_when_its_request_went_elsewhere() -> None:
@@ -285,3 +304,30 @@ def test_a_replica_is_filled_at_once_when_its_request_went_elsewhere() -> None:
     script.arrive_many("bound", 2, tier=1, excluded=frozenset({"s"})).expect_waiting("bound1")
     script.finish(*script.on("s")).expect_granted("big", on="s")
     script.expect_granted("bound0", "bound1", on="r")
+
+
+def test_what_a_replica_was_drained_for_goes_whoever_ranks_first_by_now() -> None:
+    """Its user sent a shorter one, which is first since then, and the replica stood idle."""
+    script = two_tiers(within_user="shortest").arrive_many("top", 4, tier=0)
+    reserved_for_big(script).arrive("short", sequences=4, output_tokens_max=1, tier=1)
+    script.finish(*script.on("r")[:3]).expect_waiting("big", "short")
+    script.finish(*script.on("r")).expect_granted("big", on="r").expect_waiting("short")
+    assert not reserved(script)
+
+
+def test_an_empty_replica_is_kept_for_nobody() -> None:
+    """Others use the engine, so that it never fits; whoever does fit need not wait a minute."""
+    script = reserved_for_big(two_tiers()).arrive("small", tier=1, excluded=frozenset({"s"}))
+    script.expect_waiting("small", "big").report("r", running=4, waiting=0)
+    script.finish(*script.on("r")).expect_granted("small", on="r").expect_waiting("big")
+    assert not reserved(script)
+
+
+def test_what_a_cap_holds_back_keeps_no_replica() -> None:
+    """It may not run, however empty the replica: others must not wait for that."""
+    pool = a_pool("r")
+    waiting = big(pool)
+    passed(pool, waiting, at=(0.0, 5.0))
+    waiting.holder = "tenant/a"
+    release(pool.replicas["r"], 6.0)
+    assert kept(pool) == {}
