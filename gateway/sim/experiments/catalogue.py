@@ -5,6 +5,7 @@ from typing import Any
 from gateway.sim.experiments.experiment import Experiment
 from gateway.sim.experiments.failover import FailoverKnobs, failover, failover_points
 from gateway.sim.experiments.goodput import GoodputKnobs, goodput, goodput_points, judge_goodput
+from gateway.sim.experiments.paper import PaperKnobs, judge_paper, paper_points, paper_tables
 from gateway.sim.experiments.power_user import PowerKnobs, judge_power, power_points, power_user
 from gateway.sim.experiments.sizing import (
     CapacityKnobs,
@@ -60,6 +61,16 @@ def experiment_named(name: str) -> Experiment[Any]:
 def _on_the_papers_load() -> tuple[Experiment[Any], ...]:
     """Tiers, before the fleet of the paper."""
     return (
+        Experiment(
+            name="paper-tables",
+            about="the paper's 72 speed-ups, printed and reproduced, its model's errors included",
+            knobs=PaperKnobs(),
+            quick={"mixes": ("uniform",), "requests": (10_000,), "tiers": (3,)},
+            points=paper_points,
+            measure=paper_tables,
+            judge=judge_paper,
+            sources=(PAPER,),
+        ),
         Experiment(
             name="paper-honest",
             about="the paper's load with correct KV: what tiers buy, and who pays",

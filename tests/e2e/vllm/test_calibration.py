@@ -15,9 +15,9 @@ from gateway.sim.workload.job import Job
 from gateway.sim.world.outcome import Outcome, percentile
 from gateway.sim.world.plan import Engines, Plan
 from gateway.sim.world.play import play
-from tests.support.ports import free_port
 from tests.e2e.vllm.conftest import FLAGS, Say
 from tests.e2e.vllm.engines import SLOTS, running_vllm
+from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1_800)]
 
