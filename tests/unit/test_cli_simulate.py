@@ -64,7 +64,7 @@ def test_json_on_standard_output_is_nothing_but_json() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing"], "unknown experiment 'nothing'; known: paper-honest"),
+        (["nothing"], "unknown experiment 'nothing'; known: paper-tables, paper-honest"),
         (["capacity", "--set", "load"], "--set takes key=value, got 'load'"),
         (["capacity", "--set", "lod=1"], "capacity has no lod; it takes workload, load"),
         (["absent.yaml"], "absent.yaml"),
