@@ -14,6 +14,8 @@ from tests.support.operating import V1
 
 WRITES = 1_000
 WRITERS = 4
+LONG = (pytest.mark.soak, pytest.mark.timeout(300))
+"""Each change is checked with all that there are: the five hundredth takes longer."""
 
 
 async def write(http: httpx.AsyncClient, writer: int, told: dict[str, float]) -> None:
@@ -32,7 +34,7 @@ async def write(http: httpx.AsyncClient, writer: int, told: dict[str, float]) ->
 
 
 @pytest.mark.parametrize(
-    "after", [15, *(pytest.param(after, marks=pytest.mark.soak) for after in (50, 200, 500))]
+    "after", [15, *(pytest.param(after, marks=LONG) for after in (50, 200, 500))]
 )
 async def test_what_was_acknowledged_is_there_after_a_kill(tmp_path: Path, after: int) -> None:
     """The power fails at night; the operator relies on what the terminal said."""
