@@ -4,6 +4,7 @@ Holds what every central dispatcher must keep straight; who is next is decided b
 is given, and whether a replica has room by a subclass.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -35,7 +36,7 @@ class Queue(Protocol):
         ...
 
 
-class Central(Deaf):
+class Central(Deaf, ABC):
     """Releases the head of the queue to the least outstanding replica that has room for it."""
 
     def __init__(self, queue: Queue) -> None:
@@ -53,9 +54,9 @@ class Central(Deaf):
         self._is_shut: list[list[bool]] = []
         """By replica: lost, draining."""
 
+    @abstractmethod
     def has_room(self, replica: int, job: Job) -> bool:
         """Whether that replica should get this request now."""
-        raise NotImplementedError
 
     def begin(self, machines: Sequence[Machine], truth: Truth, now: float) -> Decisions:
         """See `Dispatch.begin`."""

@@ -3,6 +3,7 @@
 None of them knows tiers, tenants or users; the engines serve first come, first served.
 """
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 
@@ -10,7 +11,7 @@ from gateway.sim.workload.job import Job
 from gateway.sim.world.dispatch import Deaf, Decisions, Machine, Refused, Sent, Truth
 
 
-class Forwarding(Deaf):
+class Forwarding(Deaf, ABC):
     """Sends each request on the moment it comes; which replica, a subclass says."""
 
     def __init__(self) -> None:
@@ -22,9 +23,9 @@ class Forwarding(Deaf):
         self._is_lost: list[bool] = []
         self._is_draining: list[bool] = []
 
+    @abstractmethod
     def choose(self, usable: Sequence[int]) -> int:
         """One of these replicas; there is at least one."""
-        raise NotImplementedError
 
     def begin(self, machines: Sequence[Machine], truth: Truth, now: float) -> Decisions:
         """See `Dispatch.begin`."""
