@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from gateway.core import invariants
 from gateway.core.policy import DEFAULT_TIERS, Policy
-from gateway.sim.baselines.simple import Fifo, LeastOutstanding, RoundRobin
+from gateway.sim.baselines.fifo import Fifo
+from gateway.sim.baselines.simple import LeastOutstanding, RoundRobin
 from gateway.sim.engine_config import EngineConfig
 from gateway.sim.workload.job import Job
 from gateway.sim.world.dispatch import Decisions, Dispatch, Move, TakeBack

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.sim.baselines.simple import Fifo, LeastOutstanding, RoundRobin
+from gateway.sim.baselines.fifo import Fifo
+from gateway.sim.baselines.simple import LeastOutstanding, RoundRobin
 from gateway.sim.world.dispatch import Dispatch
 from gateway.sim.world.plan import Drain, Failure
 from gateway.sim.world.play import play

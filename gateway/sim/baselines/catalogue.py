@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gateway.sim.baselines.engine_priority import EnginePriority
+from gateway.sim.baselines.fifo import Fifo
 from gateway.sim.baselines.infaas import Infaas
 from gateway.sim.baselines.llumlet import Llumlet
-from gateway.sim.baselines.simple import Fifo, LeastOutstanding, RoundRobin
+from gateway.sim.baselines.simple import LeastOutstanding, RoundRobin
 from gateway.sim.baselines.tng import Tng
 from gateway.sim.baselines.vtc import Vtc
 from gateway.sim.world.dispatch import Dispatch

@@ -89,8 +89,7 @@ class Central(Deaf, ABC):
         """See `Dispatch.left`."""
         if number in self._at:
             return self.ended(number, now, output_tokens=output_tokens)
-        self._queue.drop(self._waiting.pop(number))
-        self._told.pop(number, None)
+        self.forget(self._waiting[number])
         return self.release()
 
     def broke(
@@ -126,6 +125,16 @@ class Central(Deaf, ABC):
         """See `Dispatch.drained`."""
         self._is_shut[replica][1] = is_draining
         return self.release()
+
+    @property
+    def waiting(self) -> int:
+        """How many are in the queue."""
+        return len(self._waiting)
+
+    def forget(self, job: Job) -> None:
+        """It waits no more."""
+        self._queue.drop(self._waiting.pop(job.number))
+        self._told.pop(job.number, None)
 
     def release(self) -> list[Sent]:
         """All that may go now."""
