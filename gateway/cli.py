@@ -5,10 +5,10 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_urlsafe
-from typing import TYPE_CHECKING, Annotated
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
-from rich.console import Console
 
 from gateway import cli_operate, cli_replay, cli_simulate, cli_store
 
@@ -72,6 +72,7 @@ def serve(
     ] = None,
 ) -> None:
     """Run the gateway."""
+    _spare_httpx_its_command_line()
     from gateway.server import serve as run
     from gateway.settings import load_settings
 
@@ -94,10 +95,20 @@ def serve(
     run(settings, load if path.name or settings.log.requests else None)
 
 
+def _spare_httpx_its_command_line() -> None:
+    """It brings rich's Markdown where rich is installed: 3 MB that a gateway never uses.
+
+    What is None among the modules counts as not installed, and then httpx goes without.
+    """
+    sys.modules.setdefault("httpx._main", cast(ModuleType, None))
+
+
 @app.command()
 def check(config: ConfigOption = None, replica: ReplicaOption = None) -> None:
     """Validate a configuration, ask every replica, and explain each failure."""
     import asyncio
+
+    from rich.console import Console
 
     from gateway.check import check as examine
     from gateway.check import has_errors, print_findings

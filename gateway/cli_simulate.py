@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 if TYPE_CHECKING:
     from gateway.core.policy import Policy
@@ -68,6 +67,7 @@ def simulate(
 
 def _print_list() -> None:
     import msgspec
+    from rich.console import Console
     from rich.table import Table
 
     from gateway.sim.experiments.catalogue import experiments
@@ -141,6 +141,7 @@ def _run(
     processes: int,
     quick: bool,
 ) -> "Report":
+    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (
@@ -161,6 +162,8 @@ def _run(
 
 
 def _write(report: "Report", json_file: Path | None, plot: Path | None) -> None:
+    from rich.console import Console
+
     from gateway.sim.experiments.report import needed_width
 
     if json_file is not None and str(json_file) == "-":

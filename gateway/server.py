@@ -12,7 +12,6 @@ from types import FrameType
 from typing import Any, cast
 
 import uvicorn
-from rich.console import Console
 from starlette.types import ASGIApp
 from uvicorn.config import STARTUP_FAILURE
 
@@ -283,7 +282,7 @@ def serve(settings: Settings, load: Callable[[], Settings] | None = None) -> Non
     gateway = Gateway(settings)
     host, port = settings.listen.host, settings.listen.port
     gateway.furnish()
-    _announce(gateway, Console(stderr=True))
+    _announce(gateway)
     calm_collector()
     limit = raised_limit()
     gateway.bound_connections(connections_for(limit, open_now()))
@@ -301,17 +300,19 @@ def _exit_within(seconds: float, status: int) -> None:
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-def _announce(gateway: Gateway, console: Console) -> None:
+def _announce(gateway: Gateway) -> None:
     settings = gateway.settings
     base = f"http://{settings.listen.host}:{settings.listen.port}"
     apart = settings.listen.admin_port
     docs = base if apart is None else f"http://{settings.listen.host}:{apart}"
-    console.print(f"fairgate {__version__} on {base}  (docs: {docs}/docs)")
+    lines = [f"fairgate {__version__} on {base}  (docs: {docs}/docs)"]
     if settings.is_open:
-        console.print("open mode: no API key is configured, so only this machine is served")
+        lines.append("open mode: no API key is configured, so only this machine is served")
     made = gateway.operators.made_key
     if made is not None and not settings.is_local:
-        console.print(f"admin key for /admin, /metrics and /docs, made for this run: {made}")
+        lines.append(f"admin key for /admin, /metrics and /docs, made for this run: {made}")
+    sys.stderr.write("\n".join(lines) + "\n")
+    sys.stderr.flush()
 
 
 def _set_up_logging(settings: Settings) -> None:
