@@ -15,6 +15,7 @@ from gateway.admin.door import Lobby
 from gateway.admin.office import Office, homeless_tiers, moves
 from gateway.admin.office_routes import routers
 from gateway.admin.operators import Operators
+from gateway.admin.siblings import siblings_of
 from gateway.api.auth import Asking
 from gateway.api.background import Backgrounds
 from gateway.api.cors import with_cors
@@ -35,6 +36,7 @@ from gateway.core.messages import Closed, PolicyChanged, Request, ScaleAdvised
 from gateway.core.policy import Policy
 from gateway.core.scheduler import Scheduler
 from gateway.runtime.admission import LocalGate
+from gateway.runtime.berth import Berth
 from gateway.runtime.dispatcher import Dispatcher
 from gateway.runtime.lag import LagMeter
 from gateway.runtime.pressure import Pressure, floor_of, memory_limit, resident_bytes
@@ -76,12 +78,15 @@ class Gateway:
         store: Store | None = None,
         wall: Callable[[], float] = time,
         sums: Sums | None = None,
+        berth: Berth | None = None,
     ) -> None:
         """`store`: None: the one that is configured. `wall` tells seconds since 1970.
 
-        `sums` keeps what is spent of budgets; None: the store does.
+        `sums` keeps what is spent of budgets; None: the store does. `berth`: its place, where it
+        is one of several workers.
         """
         self.settings = settings
+        self._berth = berth
         self.clock = clock
         self.wall = wall
         self.limits = Limits(clock, wall)
@@ -89,9 +94,12 @@ class Gateway:
         policy = settings.policy()
         self.scheduler = Scheduler(policy)
         self.metrics = Metrics(self.scheduler, clock, version=__version__)
+        self.siblings = siblings_of(berth, self.metrics.text)
         self._log: RequestLog | None = None
         self.lag = LagMeter(self._looked)
-        self.pressure = Pressure(lag_max_s=settings.bounds.loop_lag_s, memory_max=_memory(settings))
+        self.pressure = Pressure(
+            lag_max_s=settings.bounds.loop_lag_s, memory_max=self._memory_max()
+        )
         self.metrics.tell_also(families_of(gauges(self), counters(self), lambda: self._log))
         self.metrics.tell_also(refusals_of(self.limits.refusals))
         self.dispatcher = Dispatcher(self.scheduler, clock, advised=self._advised)
@@ -150,6 +158,7 @@ class Gateway:
             roster=self.roster,
             wall=self.wall,
             registry=self.office,
+            made_sha256=None if self._berth is None else self._berth.admin_sha256,
         )
 
     def _listen(self, operations: Operations, stored: StoredResponses) -> None:
@@ -159,7 +168,9 @@ class Gateway:
         office = self.office
         lobby = Lobby(
             public,
-            lambda: self.operators.door(public=public, metrics=self.metrics, more=routers(office)),
+            lambda: self.operators.door(
+                public=public, metrics=self.siblings.metrics, more=routers(office)
+            ),
         )
         self.furnish: Callable[[], object] = lobby.furnish
         """Makes at once what would else be made for the first operator who comes."""
@@ -168,6 +179,8 @@ class Gateway:
         self.asgi = with_cors(front, listen.cors_origins)
         self.asgi_of_operators: ASGIApp | None = lobby if is_apart else None
         """For the listener of operators, where they have one of their own."""
+        self.asgi_of_siblings: ASGIApp = lobby
+        """For the other workers of this machine."""
         self.surplus: ASGIApp = front.surplus
         """For connections beyond the bound."""
 
@@ -258,7 +271,7 @@ class Gateway:
         self.operators.configure(settings)
         self._forget_empty()
         self.bound_connections(self._connections_possible)
-        self.pressure.configure(lag_max_s=settings.bounds.loop_lag_s, memory_max=_memory(settings))
+        self.pressure.configure(lag_max_s=settings.bounds.loop_lag_s, memory_max=self._memory_max())
         if settings.sources is not old.sources:
             set_log_level(settings)
             self._open_log()
@@ -303,9 +316,18 @@ class Gateway:
             store_error=self.office.fault,
         )
 
-    def announce(self) -> None:
-        """Not ready any more; what comes is served all the same."""
-        self.doors.announce()
+    @property
+    def is_ready(self) -> bool:
+        """Whether traffic should come here."""
+        return self._readiness().ready
+
+    def announce(self, *, is_replaced: bool = False) -> None:
+        """Not ready any more, unless another one took its place; what comes is served all the same.
+
+        Each connection ends with its next answer.
+        """
+        if not is_replaced:
+            self.doors.announce()
         self.crowd.is_leaving = self.operators_crowd.is_leaving = True
 
     def refuse(self) -> None:
@@ -373,6 +395,7 @@ class Gateway:
                 self.fleet.close()
                 self.dispatcher.close()
                 self.lag.stop()
+                self.siblings.close()
                 if self._log is not None:
                     await asyncio.to_thread(self._log.close)
 
@@ -435,6 +458,13 @@ class Gateway:
         replica = self.scheduler.replicas.get(name)
         return replica is not None and replica.slots is None and bool(replica.ledger.grants)
 
+    def _memory_max(self) -> int | None:
+        """Bytes that this process may use; the workers of one machine share what it has."""
+        limit = memory_limit()
+        if limit is not None and self._berth is not None:
+            limit //= self._berth.of
+        return self.settings.bounds.memory or limit
+
     def _advised(self, advice: ScaleAdvised) -> None:
         self.metrics.advised(advice.models, advice.replicas)
         self.operators.advised(advice)
@@ -451,10 +481,6 @@ class Gateway:
 def set_log_level(settings: Settings) -> None:
     """Of our own messages."""
     logging.getLogger("fairgate").setLevel(settings.log.level.upper())
-
-
-def _memory(settings: Settings) -> int | None:
-    return settings.bounds.memory or memory_limit()
 
 
 def _ranks(settings: Settings) -> dict[str, int]:
