@@ -69,6 +69,8 @@ def address_of(url: str) -> Address:
     """The address that `url` is. Raises ValueError, which does not repeat it."""
     try:
         parts = urlsplit(url)
+        if parts.fragment:
+            raise ValueError(WANTED)
         kind, is_tls = KINDS[parts.scheme]
         login, _, places = parts.netloc.rpartition("@")
         user, _, password = login.partition(":")
@@ -107,7 +109,7 @@ def _options(parts: SplitResult, *, is_tls: bool, kind: Kind) -> dict[str, str]:
     if kind == "sentinel":
         allowed |= {"sentinel_user", "sentinel_password"}
     found = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-    if parts.fragment or len(dict(found)) != len(found) or not allowed >= {key for key, _ in found}:
+    if len(dict(found)) != len(found) or not allowed >= {key for key, _ in found}:
         raise ValueError(WANTED_OPTIONS)
     return dict(found)
 

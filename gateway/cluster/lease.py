@@ -1,4 +1,4 @@
-"""Who leads which pool and which gateways are there: one script for each heartbeat, on Redis' clock."""
+"""Who leads which pool, and which gateways are there: one script a heartbeat, by Redis' clock."""
 
 from pathlib import Path
 from typing import Final, cast
@@ -43,7 +43,7 @@ class RedisLease:
         if bid.goes:
             leaves |= self._wanted
         pools = list(dict.fromkeys((*sorted(leaves), *bid.keeps, *bid.wants, *bid.watches)))
-        wishes = {pool: "1" for pool in bid.watches} | {pool: "2" for pool in bid.wants}
+        wishes = dict.fromkeys(bid.watches, "1") | dict.fromkeys(bid.wants, "2")
         keys = [*self._keys.gateways]
         arguments: list[bytes | str | int] = [bid.gateway, bid.about, int(bid.goes)]
         arguments += [self._lease_ms, 1000 * KEPT_S]

@@ -8,7 +8,7 @@ publish comes between them (RESP3). What is asked, and where Redis is, is not kn
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 import hiredis
 
@@ -206,7 +206,8 @@ class Line:
 
 def packed(words: Words) -> bytes:
     """A command as it is sent."""
-    return hiredis.pack_command(words)
+    # Its stub knows tuples of one word only.
+    return cast("bytes", hiredis.pack_command(cast("tuple[bytes]", words)))
 
 
 def _is_alive(answer: object) -> None:

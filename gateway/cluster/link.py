@@ -11,7 +11,7 @@ from hashlib import sha1
 from typing import Final
 
 from gateway.cluster.connect import SHARDED_MIN, Door, NoRedisError
-from gateway.cluster.line import Answered, Heard, Line, LineLostError, RedisSaidError, packed
+from gateway.cluster.line import Answered, Heard, Line, LineLostError, RedisSaidError
 
 LOGGER = logging.getLogger("fairgate.cluster")
 PAUSE_S: Final = 0.2

@@ -19,8 +19,8 @@ VERSION: Final = 1
 ) = range(18)  # fmt: skip
 
 
-class Row(Struct, array_like=True, frozen=True, gc=False):
-    """What all have: an array, that nobody changes and that holds no cycles."""
+class Row(Struct, array_like=True, gc=False):
+    """What all have: an array that holds no cycles."""
 
 
 class RequestRow(Row):

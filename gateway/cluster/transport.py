@@ -1,4 +1,4 @@
-"""Messages between gateways by Redis' PUBLISH: one channel for each gateway, numbers by whoever uses it.
+"""Messages between gateways by Redis' PUBLISH: one channel for each gateway.
 
 Not streams: what was said to a gateway that was away is too old to be acted on, and both ways are
 numbered, so that a gap is seen and told anew. So nothing is kept in Redis, nothing has to be read
@@ -147,7 +147,7 @@ class RedisTransport:
         self.payloads_heard += 1
         self._heard(messages)
 
-    def _turned(self, is_up: bool) -> None:  # noqa: FBT001 - as `Link.hold` calls it
+    def _turned(self, is_up: bool) -> None:
         if not is_up:
             self._lost()
 

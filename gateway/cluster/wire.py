@@ -172,7 +172,7 @@ def _request_tuple(it: Request) -> tuple[object, ...]:
 def _blocks_of(prefix: tuple[int, ...]) -> tuple[int, bytes]:
     """What all hashes share, and the rest of each; those from the first other one on are left."""
     tag = prefix[0] >> LOW_BITS
-    if prefix[-1] >> LOW_BITS != tag:
+    if max(prefix) >> LOW_BITS != tag or min(prefix) >> LOW_BITS != tag:
         prefix = tuple(takewhile(lambda block: block >> LOW_BITS == tag, prefix))
     return tag, array("I", [block & LOW for block in prefix]).tobytes()
 

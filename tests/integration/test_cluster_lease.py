@@ -1,4 +1,4 @@
-"""Leases of pools and the list of gateways, in a real Redis: one leader, and always a newer epoch."""
+"""Leases of pools and the list of gateways, in a real Redis: one leader, and ever newer epochs."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -184,5 +184,5 @@ async def test_a_full_redis_makes_gateways_go_on_alone(tmp_path: Path) -> None:
     with running_redis(tmp_path, ("--save", "", "--maxmemory-policy", "noeviction")) as server:
         async with parties(server.url, "a") as (a,):
             await a.own.link.ask("CONFIG", "SET", "maxmemory", "1mb")
-            with pytest.raises(LinkError, match="OOM|memory"):
+            with pytest.raises(LinkError, match="OOM"):
                 await lease_of(a).beat(bid(a, wants=("p",)))

@@ -46,7 +46,7 @@ def beat(sender: str, number: int) -> Beat:
 async def until(holds: Callable[[], object]) -> None:
     """Wait for it, for long on a busy machine."""
     async with asyncio.timeout(WAIT_S_MAX):
-        while not holds():
+        while not holds():  # noqa: ASYNC110 - many things are waited for, and none has an event
             await asyncio.sleep(0.005)
 
 
