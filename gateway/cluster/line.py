@@ -86,6 +86,12 @@ class Line:
             answered(LineLostError(self.reason))
             return
         self._due.append(answered)
+        self.say(command)
+
+    def say(self, command: bytes) -> None:
+        """The same, for what is not answered."""
+        if self.reason is not None:
+            return
         self._out.append(command)
         if not self._is_flushing:
             self._is_flushing = True

@@ -58,6 +58,11 @@ class Link:
         else:
             self._line.tell(command, answered)
 
+    def say(self, command: bytes) -> None:
+        """Send a packed command that is not answered; dropped where there is no line."""
+        if self._line is not None:
+            self._line.say(command)
+
     async def ask(self, *words: bytes | str | int) -> object:
         """The answer to a command. Raises RedisSaidError and LineLostError."""
         if self._line is None:
@@ -82,20 +87,20 @@ class Link:
         """
         loop = asyncio.get_running_loop()
         pause_s = PAUSE_S
-        is_said = False
+        said = ""
         while True:
             self._ended = ended = loop.create_future()
             try:
                 line = await self._opened(ended, heard, turned)
             except NoRedisError as error:
-                if not is_said:
-                    LOGGER.warning("no way to %s: %s", self._where, error)
-                    is_said = True
+                if said != str(error):
+                    said = str(error)
+                    LOGGER.warning("no way to %s: %s", self._where, said)
                 await asyncio.sleep(pause_s)
                 pause_s = min(PAUSE_S_MAX, 2 * pause_s)
                 continue
             try:
-                is_said, pause_s = False, PAUSE_S
+                said, pause_s = "", PAUSE_S
                 if not ended.done():
                     self._line = line
                     LOGGER.info("connected to %s", self._where)
@@ -123,7 +128,10 @@ class Link:
             self._warn(facts.warnings())
             asks = [line.ask("SCRIPT", "LOAD", script.text) for script in self._scripts]
             self.is_sharded = self._door.is_cluster and facts.version >= SHARDED_MIN
-            asks.append(line.ask("SSUBSCRIBE" if self.is_sharded else "SUBSCRIBE", self._inbox))
+            shard = "S" if self.is_sharded else ""
+            asks.append(line.ask(f"{shard}SUBSCRIBE", self._inbox))
+            # Later ones are not answered: here it would be seen that it is not allowed.
+            asks.append(line.ask(f"{shard}PUBLISH", f"{self._inbox}:nobody", b""))
             await asyncio.gather(*asks)
         except (LineLostError, RedisSaidError) as error:
             line.end(str(error))

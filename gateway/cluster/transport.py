@@ -1,6 +1,7 @@
 """Messages between gateways by Redis' PUBLISH: one channel for each gateway.
 
-Not streams: what was said to a gateway that was away is too old to be acted on, and both ways are
+What each waits for goes at the end of the turn of the loop, the rest with it or soon after. Not
+streams: what was said to a gateway that was away is too old to be acted on, and both ways are
 numbered, so that a gap is seen and told anew. So nothing is kept in Redis, nothing has to be read
 there by a command of its own, and a failover can lose what was said but never repeat it.
 """
@@ -15,14 +16,19 @@ from typing import Final
 from gateway.cluster.keys import Keys
 from gateway.cluster.line import LineLostError, RedisSaidError
 from gateway.cluster.link import Link
-from gateway.cluster.messages import Message
+from gateway.cluster.messages import Beat, Led, Message, Told
 from gateway.cluster.parts import Joiner, PartError, parts_of
 from gateway.cluster.rows import VERSION
 from gateway.cluster.wire import WireError, decoded, encoded
+from gateway.core.messages import Finished, FirstToken, Progressed
 
 LOGGER = logging.getLogger("fairgate.cluster")
 HEADS_MAX: Final = 10_000
 """Gateways whose channel is known ready to be sent; then they are made anew."""
+LINGER_S: Final = 0.002
+"""What nobody waits for may wait so long itself, to go with something else."""
+SKIP: Final = b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$4\r\nSKIP\r\n"
+"""No answer to the next command: it would wake the loop once more for each payload."""
 
 
 class RedisTransport:
@@ -34,6 +40,8 @@ class RedisTransport:
         self._gateway = gateway
         self._loop: asyncio.AbstractEventLoop | None = None
         self._outbox: dict[str, list[Message]] = {}
+        self._is_flushing = False
+        self._later: asyncio.TimerHandle | None = None
         self._heads: dict[tuple[str, bool], bytes] = {}
         self._joiner = Joiner(VERSION)
         self._heard: Callable[[Sequence[Message]], None] = _nobody
@@ -41,8 +49,6 @@ class RedisTransport:
         self._is_foreign_told = False
         self.payloads_sent = self.payloads_heard = 0
         self.bytes_sent = self.bytes_heard = 0
-        self.unheard = 0
-        """Payloads that nobody was there to hear."""
         self.foreign = 0
         """Payloads that were not understood."""
 
@@ -53,16 +59,21 @@ class RedisTransport:
 
     def post(self, to: str, message: Message) -> None:
         """See `Transport`."""
-        outbox, loop = self._outbox, self._loop
+        loop = self._loop
         if loop is None:
             return
-        if not outbox:
-            loop.call_soon(self._flush)
-        found = outbox.get(to)
+        found = self._outbox.get(to)
         if found is None:
-            outbox[to] = [message]
+            self._outbox[to] = [message]
         else:
             found.append(message)
+        if self._is_flushing:
+            return
+        if _is_urgent(message):
+            self._is_flushing = True
+            loop.call_soon(self._flush)
+        elif self._later is None:
+            self._later = loop.call_later(LINGER_S, self._flush)
 
     async def run(
         self, heard: Callable[[Sequence[Message]], None], lost: Callable[[], None]
@@ -84,6 +95,10 @@ class RedisTransport:
         self._link.let_go("the gateway ends")
 
     def _flush(self) -> None:
+        self._is_flushing = False
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
         outbox = self._outbox
         if not outbox:
             return
@@ -104,7 +119,7 @@ class RedisTransport:
             return
         head = self._head(to)
         for part in parts:
-            self._link.tell(b"%b$%d\r\n%b\r\n" % (head, len(part), part), self._published)
+            self._link.say(b"%b$%d\r\n%b\r\n" % (head, len(part), part))
         self.payloads_sent += 1
         self.bytes_sent += len(payload)
 
@@ -117,19 +132,15 @@ class RedisTransport:
             inbox = self._keys.inbox(to).encode()
             if len(self._heads) >= HEADS_MAX:
                 self._heads.clear()
-            head = b"*3\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(verb), verb, len(inbox), inbox)
+            head = b"%b*3\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (
+                SKIP,
+                len(verb),
+                verb,
+                len(inbox),
+                inbox,
+            )
             self._heads[key] = head
         return head
-
-    def _published(self, answer: object) -> None:
-        if answer == 0:
-            self.unheard += 1
-        elif isinstance(answer, RedisSaidError):
-            LOGGER.error("Redis does not publish: %s", answer)
-            self._link.let_go(str(answer))
-        else:
-            # How many heard it; or the line was lost, which is told in another way.
-            assert isinstance(answer, int | LineLostError)
 
     def _received(self, data: bytes) -> None:
         self.bytes_heard += len(data)
@@ -150,6 +161,13 @@ class RedisTransport:
     def _turned(self, is_up: bool) -> None:
         if not is_up:
             self._lost()
+
+
+def _is_urgent(message: Message) -> bool:
+    """Whether a client may be waiting for it right now."""
+    if isinstance(message, Told):
+        return not isinstance(message.event, FirstToken | Progressed | Finished)
+    return not isinstance(message, Beat | Led)
 
 
 def _unique() -> bytes:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from gateway.cluster.messages import Open, Synced
+from gateway.cluster.messages import Decided, Open, Synced
 from gateway.cluster.parts import PART_BYTES
 from gateway.cluster.ports import SILENCE_S
-from gateway.core.messages import Request
+from gateway.core.messages import Granted, Request
 from tests.support.redis_parties import beat, parties, until
 from tests.support.redis_server import RedisServer, running_redis
 
@@ -49,6 +49,38 @@ async def test_all_of_one_turn_goes_together(server: RedisServer) -> None:
         assert b.own.transport.payloads_heard == 1
 
 
+async def test_a_grant_does_not_wait_for_company(server: RedisServer) -> None:
+    """Everybody who waits would wait two milliseconds longer; what nobody waits for may."""
+    async with parties(server.url, "a", "b") as (a, b):
+        a.say(b, 1)
+        granted = Decided(a.own.gateway, "pool", 1, 1, 2, Granted("r", "gpu0", 0.0))
+        a.own.transport.post(b.own.gateway, granted)
+        a.say(b, 3)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert a.own.transport.payloads_sent == 1
+        await until(lambda: len(b.heard) == 3)
+        assert b.heard[1] == granted
+        assert b.numbers == [1, 3]
+
+
+async def test_a_gateway_that_may_not_publish_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rights that lack one command would otherwise look like a fleet of mutes."""
+    with running_redis(tmp_path, ("--save", "")) as server:
+        async with Redis.from_url(server.url) as raw:
+            await raw.acl_setuser(
+                "mute", enabled=True, passwords=["+pw"], keys=["*"], channels=["*"],
+                categories=["+@all"], commands=["-publish"],
+            )  # fmt: skip
+        waiting = parties(f"redis://mute:pw@127.0.0.1:{server.port}", "a").__aenter__()
+        task = asyncio.create_task(waiting)
+        await until(lambda: "NOPERM" in caplog.text)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_fleets_with_another_prefix_hear_nothing_of_it(server: RedisServer) -> None:
     """Two fleets that share one Redis."""
     async with (
@@ -56,7 +88,9 @@ async def test_fleets_with_another_prefix_hear_nothing_of_it(server: RedisServer
         parties(server.url, "b", prefix="two") as (b,),
     ):
         a.say(b, 1)
-        await until(lambda: a.own.transport.unheard == 1)
+        await until(lambda: a.own.transport.payloads_sent == 1)
+        for each in (a, b):
+            await each.own.link.ask("PING")
         assert b.heard == []
 
 
