@@ -70,6 +70,10 @@ def serve(
         str | None,
         typer.Option(help="A file for one JSON line a request; - is standard output."),
     ] = None,
+    redis: Annotated[
+        str | None,
+        typer.Option(help="URL of the Redis over which several gateways act as one."),
+    ] = None,
     workers: Annotated[
         int, typer.Option(min=1, max=64, help="Processes on one port; above 1 it needs Redis.")
     ] = 1,
@@ -87,6 +91,7 @@ def serve(
         "insecure_no_auth": insecure_no_auth or None,
         "log.level": log_level,
         "log.requests": request_log,
+        "redis.url": redis,
     }
     settings = _settings(config, overrides)
 
