@@ -150,9 +150,7 @@ async def house(
         yield found
 
 
-async def join(
-    found: House, name: str, redis_url: str, way: ChaosProxy | None = None
-) -> Member:
+async def join(found: House, name: str, redis_url: str, way: ChaosProxy | None = None) -> Member:
     """One more gateway, once all engines are up for it."""
     port = free_port()
     config, log = found.folder / f"{name}.yaml", found.folder / f"{name}.log"

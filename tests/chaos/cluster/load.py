@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from time import monotonic
 
 from tests.chaos.clients import Seen, ask
@@ -66,7 +67,7 @@ class Load:
             if each.is_served and since <= each.ended_at <= until
         )
         edges = [since, *ends, until]
-        return max(later - sooner for sooner, later in zip(edges, edges[1:], strict=False))
+        return max(later - sooner for sooner, later in pairwise(edges))
 
 
 @asynccontextmanager
