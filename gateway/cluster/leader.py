@@ -94,14 +94,18 @@ class Leadership:
             return
         guest.begin(message.session, now)
         listed = {inner_id(guest.gateway, each.request.id): each for each in message.requests}
-        for id in [id for id in guest.ids if id not in listed]:
-            self._drop(guest, id, now)
+        never_got = {id for id in guest.ids if id in self._host.scheduler.granted}
         for id, each in listed.items():
             if each.replica is not None:
                 self._runs(guest, id, each, now)
+                never_got.discard(id)
+        for id in [id for id in guest.ids if id not in listed]:
+            self._drop(guest, id, now)
+        for id in [id for id in listed if id in never_got]:
+            self._take_back(guest, id, now)
         for id, each in listed.items():
-            if each.replica is None:
-                self._waits(guest, id, each, now)
+            if each.replica is None and id not in guest.ids:
+                self._arrived(guest, each.request, now - each.waited_s, now)
         self.awaited.discard(guest.gateway)
 
     def told(self, message: Told, now: float) -> None:
@@ -264,14 +268,12 @@ class Leadership:
             ruling = Placed(guest.ids[id], *place)
             self._host.post(guest.gateway, self._desk.ruling(guest, ruling))
 
-    def _waits(self, guest: Guest, id: str, told: Open, now: float) -> None:
-        scheduler = self._host.scheduler
-        if id in scheduler.granted and not self.is_gathering:
-            self._host.feed(RecallDone(id), now)
-        elif id in scheduler.granted:
+    def _take_back(self, guest: Guest, id: str, now: float) -> None:
+        """It waits there: the grant was lost on its way."""
+        if self.is_gathering:
             self._drop(guest, id, now)
-        if id not in guest.ids:
-            self._arrived(guest, told.request, now - told.waited_s, now)
+        else:
+            self._host.feed(RecallDone(id), now)
 
     def _runs(self, guest: Guest, id: str, told: Open, now: float) -> None:
         assert told.replica is not None
