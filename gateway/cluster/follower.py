@@ -41,7 +41,7 @@ class Follower:
     """A session with the leader of a pool, or the lack of one."""
 
     __slots__ = (
-        "epoch", "heard", "heard_at", "is_hushed", "leader", "me", "phase", "pool", "session",
+        "epoch", "former", "heard", "heard_at", "is_hushed", "leader", "me", "phase", "pool", "session",
         "since", "synced_at", "told",
     )  # fmt: skip
 
@@ -51,7 +51,8 @@ class Follower:
         self.phase = Phase.LOOKING
         self.since = now
         """When the phase began."""
-        self.leader = ""
+        self.leader = self.former = ""
+        """Who leads, and who led when somebody else last did."""
         self.epoch = 0
         """The highest that was heard of: nothing of a lower one counts any more."""
         self.session = 0
@@ -74,7 +75,8 @@ class Follower:
     def follow(self, leader: Leader, now: float) -> None:
         """Another gateway leads; a session is still to be begun."""
         self.enter(Phase.FOLLOWING, now)
-        self.leader, self.epoch = leader.gateway, leader.epoch
+        self.leader = self.former = leader.gateway
+        self.epoch = leader.epoch
         self.heard_at = now
 
     def sync(self, session: int, requests: tuple[Open, ...], now: float) -> Synced:

@@ -159,7 +159,7 @@ class Leadership:
             self._host.post(guest.gateway, told)
 
     def beat(self, live: Iterable[str], now: float) -> None:
-        """A heartbeat: tell the guests, look who is silent, and begin if nobody is awaited."""
+        """A heartbeat: tell the guests, and look who is silent."""
         for gateway in live:
             if gateway != self._host.name:
                 self._guest(gateway, now)
@@ -172,7 +172,6 @@ class Leadership:
                 guest.is_synced = False
                 self._take_out(guest, now)
             self._host.post(guest.gateway, self._desk.led(guest))
-        self.look(now)
 
     def look(self, now: float) -> bool:
         """Begin to grant, if nobody is awaited any more; whether it has just begun."""
@@ -330,8 +329,11 @@ class Leadership:
 
     def _reserve(self, pool: Pool, gateway: str, held: Any, now: float) -> None:
         """What a missing gateway had stays taken, as one grant a replica, until it is given up."""
-        is_live = gateway in self.guests
-        guest = self._guest(gateway, now if is_live else now - LEASE_S)
+        known = self.guests.get(gateway)
+        guest = self._guest(gateway, now) if known is None else known
+        if known is None:
+            # It was silent for a whole lease before, and engines tell soon what they still have.
+            guest.heard_at = now - GIVE_UP_S + min(pool.policy.scrape_interval_s, LEASE_S)
         for name, (sequences, kv_tokens) in held.items():
             replica = pool.replicas.get(name)
             if replica is None:

@@ -56,6 +56,10 @@ from gateway.core.scheduler import Scheduler
 CHECKPOINT_EVERY_S: Final = 1.0
 SPREAD_S: Final = 0.2
 """A gateway waits so long for each one that should rather lead a pool that nobody leads."""
+KNOWN_FOR_S: Final = 10.0
+"""A gateway that was alive so lately counts where the replicas are shared out."""
+MISSED_FOR_S: Final = 2 * LEASE_S
+"""A gateway that was alive so lately is waited for by a new leader: the store may have forgotten."""
 FORGET_AFTER_S: Final = 10.0
 """A pool that this gateway has nothing of, and hears nothing of, is forgotten."""
 
@@ -87,6 +91,8 @@ class Member:
         self.away: dict[str, Away] = {}
         self.gateways: dict[str, str] = {name: ""}
         """All that lived when the store was last asked, with what they say about themselves."""
+        self._seen: dict[str, float] = {}
+        """When each gateway was last among them."""
         self.is_apart = False
         """Whether the store is lost."""
         self.is_leaving = False
@@ -173,6 +179,8 @@ class Member:
     def stands(self, standing: Standing, now: float, *, asked_at: float) -> list[Decision]:
         """The store answered a bid that was sent at `asked_at`."""
         self.gateways = dict(standing.gateways)
+        self._seen.update(dict.fromkeys(standing.gateways, now))
+        self._seen = {name: at for name, at in self._seen.items() if now - at < KNOWN_FOR_S}
         self.is_apart = False
         self._leaves.difference_update(self._left)
         self._lease_until = asked_at + LEASE_S - LEASE_MARGIN_S
@@ -484,13 +492,15 @@ class Member:
             # The store forgot it, or was too late to renew it: others may have led meanwhile.
             self._step_down(follower.pool, None, now)
             self._leaves.discard(follower.pool)
+        lately = {name for name, at in self._seen.items() if now - at < MISSED_FOR_S}
+        live = {*standing.gateways, *(lately - {follower.former})}
         follower.enter(Phase.GATHERING, now)
         follower.epoch = max(follower.epoch, epoch)
         leadership = Leadership(
             self,
             follower.pool,
             epoch,
-            live=standing.gateways,
+            live=live,
             kept=standing.kept.get(follower.pool, b""),
             now=now,
         )
@@ -537,7 +547,7 @@ class Member:
     def _share(self, now: float) -> None:
         """While one decides alone, it keeps to its part of every replica."""
         is_alone = any(each.phase is Phase.ALONE for each in self.followers.values())
-        sharers = max(1, len(self.gateways)) if is_alone else 1
+        sharers = max(1, len(self._seen)) if is_alone else 1
         policy = self.scheduler.policy
         if policy.sharers != sharers:
             self.feed(PolicyChanged(replace(policy, sharers=sharers)), now)

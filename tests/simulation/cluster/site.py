@@ -132,6 +132,8 @@ class World:
     checks_books: bool = True
     check_every: int = 7
     made: int = 0
+    hit_at: float = 0.0
+    """When a gateway last crashed."""
 
     def entered(self, engine: Engine) -> None:
         """Somebody came in: are there too many now, and who is to blame?"""

@@ -149,6 +149,7 @@ def _crash(world: World) -> None:
     leading = [each for each in alive if each.member.led]
     victims = leading if leading and world.dice.random() < 0.7 else alive
     if len(alive) > 1:
+        world.hit_at = world.heap.now
         world.dice.choice(victims).crash()
         world.heap.after(world.dice.uniform(0.5, 3.0), lambda: world.gateway() and None)
 
@@ -224,6 +225,6 @@ class _Gap:
             )
             if is_wanted and len(engine.running) < engine.slots:
                 since = self._since.setdefault(engine.name, now)
-                self.longest_s = max(self.longest_s, now - since)
+                self.longest_s = max(self.longest_s, now - max(since, world.hit_at))
             else:
                 self._since.pop(engine.name, None)
