@@ -57,7 +57,7 @@ from gateway.vitals import counters, gauges
 LOGGER = logging.getLogger("fairgate.scaling")
 OVERLOAD = logging.getLogger("fairgate.overload")
 RELOADS = logging.getLogger("fairgate.reload")
-FIXED = frozenset({"listen", "store"})
+FIXED = frozenset({"listen", "redis", "store"})
 """Top-level keys that a running gateway cannot change."""
 OPERATORS_MAX = 256
 """Connections to the operators' own listener."""

@@ -70,6 +70,10 @@ def serve(
         str | None,
         typer.Option(help="A file for one JSON line a request; - is standard output."),
     ] = None,
+    redis: Annotated[
+        str | None,
+        typer.Option(help="URL of the Redis over which several gateways act as one."),
+    ] = None,
 ) -> None:
     """Run the gateway."""
     from gateway.server import serve as run
@@ -84,6 +88,7 @@ def serve(
         "insecure_no_auth": insecure_no_auth or None,
         "log.level": log_level,
         "log.requests": request_log,
+        "redis.url": redis,
     }
     settings = _settings(config, overrides)
 

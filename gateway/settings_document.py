@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
+from gateway.cluster.address import checked_url as checked_redis_url
 from gateway.core.policy import (
     DEFAULT_TIERS,
     Affinity,
@@ -86,6 +87,11 @@ def not_empty(value: T) -> T:
     return value
 
 
+def none_of_it(value: object) -> object:
+    """A section that is null is one without a word in it."""
+    return {} if value is None else value
+
+
 def replica_from_url(value: object) -> object:
     """A replica written as its bare URL."""
     return {"url": value} if isinstance(value, str) else value
@@ -145,11 +151,16 @@ EnvName = Annotated[
 ]
 Url = Annotated[str, AfterValidator(checked_url)]
 StoreUrl = Annotated[str, AfterValidator(checked_store_url)]
+RedisUrl = Annotated[str, AfterValidator(checked_redis_url)]
 Dns = Annotated[
     str,
     matching(
         r"[A-Za-z0-9._-]+:[1-9]\d{0,4}", "must be a name with its port, like vllm-headless:8000"
     ),
+]
+Word = Annotated[
+    str,
+    matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "must have 1 to 64 of A-Z, a-z, 0-9, ., _ and -"),
 ]
 OperatorName = Annotated[
     str,
@@ -428,6 +439,14 @@ class StoreSection(Section):
     url: StoreUrl | None = "sqlite:///fairgate.db"
 
 
+class RedisSection(Section):
+    """What several gateways share, so that they act as one."""
+
+    url: RedisUrl | None = None
+    prefix: Word = "fairgate"
+    name: Word | None = None
+
+
 class ShutdownSection(Section):
     """How the gateway ends."""
 
@@ -463,6 +482,7 @@ class Document(Section):
     retries: RetriesSection = RetriesSection()
     scaling: ScalingSection = ScalingSection()
     store: StoreSection = StoreSection()
+    redis: Annotated[RedisSection, BeforeValidator(none_of_it)] = RedisSection()
     shutdown: ShutdownSection = ShutdownSection()
     log: LogSection = LogSection()
     tenants: Annotated[tuple[TenantSection, ...], Strict(strict=False)] = ()
