@@ -80,7 +80,9 @@ class Away:
 class Member:
     """All of the cluster's state in one gateway, and its scheduler behind it."""
 
-    def __init__(self, name: str, scheduler: Scheduler, post: Callable[[str, Message], None]) -> None:
+    def __init__(
+        self, name: str, scheduler: Scheduler, post: Callable[[str, Message], None]
+    ) -> None:
         """`name` is never used by another process, not even by a later one; `post` sends."""
         self.name = name
         self.scheduler = scheduler
@@ -120,7 +122,9 @@ class Member:
                 self._arrived(event.request, now)
             case Progressed():
                 self._progressed(event, now)
-            case FirstToken() | Finished() | Bounced() | RecallDone() | RecallTooLate() | Cancelled():
+            case (
+                FirstToken() | Finished() | Bounced() | RecallDone() | RecallTooLate() | Cancelled()
+            ):
                 away = self.away.get(event.request_id)
                 if away is None:
                     self.feed(event, now)
@@ -173,8 +177,11 @@ class Member:
             keeps=keeps,
             wants=tuple(wants),
             watches=tuple(watches),
-            goes=self.is_leaving and self.scheduler.is_closed,
         )
+
+    def farewell(self) -> Bid:
+        """The last one: this gateway is gone."""
+        return Bid(gateway=self.name, leaves=tuple(sorted({*self._leaves, *self.led})), goes=True)
 
     def stands(self, standing: Standing, now: float, *, asked_at: float) -> list[Decision]:
         """The store answered a bid that was sent at `asked_at`."""
@@ -254,6 +261,11 @@ class Member:
             for pool in list(self.led):
                 self._hand_over(pool, now)
         return self._taken(now)
+
+    @property
+    def sharers(self) -> int:
+        """Gateways that lived lately, this one included."""
+        return max(1, len(self._seen))
 
     # As a host of what is led here.
 
@@ -547,7 +559,7 @@ class Member:
     def _share(self, now: float) -> None:
         """While one decides alone, it keeps to its part of every replica."""
         is_alone = any(each.phase is Phase.ALONE for each in self.followers.values())
-        sharers = max(1, len(self._seen)) if is_alone else 1
+        sharers = self.sharers if is_alone else 1
         policy = self.scheduler.policy
         if policy.sharers != sharers:
             self.feed(PolicyChanged(replace(policy, sharers=sharers)), now)
@@ -565,7 +577,10 @@ class Member:
     def _name_pools(self) -> None:
         self._pools = self.scheduler.pools
         self._pool_of = {
-            model: name for pool in self._pools for name in [min(pool.models)] for model in pool.models
+            model: name
+            for pool in self._pools
+            for name in [min(pool.models)]
+            for model in pool.models
         }
 
     def _regrouped(self, now: float) -> None:

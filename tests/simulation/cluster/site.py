@@ -300,7 +300,8 @@ class Gateway:
                     self._wake += 1
                     number = self._wake
                     self.world.heap.at(
-                        decision.at - self.offset, lambda number=number: self.soon(lambda: self._woke(number))  # type: ignore[misc]  # a default binds it
+                        decision.at - self.offset,
+                        lambda number=number: self.soon(lambda: self._woke(number)),  # type: ignore[misc]  # a default binds it
                     )
         self._checks += 1
         if self.world.checks_books and self._checks % self.world.check_every == 0:
@@ -388,7 +389,9 @@ class Gateway:
             event = ReplicaReported(
                 replica=engine.name, sent_at=self.now, report=report, round_trip_s=LATENCY_S
             )
-            self.world.heap.after(LATENCY_S, lambda event=event: self.soon(lambda: self.tell(event)))  # type: ignore[misc]  # a default binds it
+            self.world.heap.after(
+                LATENCY_S, lambda event=event: self.soon(lambda: self.tell(event))
+            )  # type: ignore[misc]  # a default binds it
             running = {
                 job.id: int((self.world.heap.now - job.granted_at) * 10)
                 for job in engine.running.values()

@@ -50,9 +50,7 @@ class Store:
     def beat(self, bid: Bid) -> Standing:
         """See `ports.Lease.beat`."""
         now = self.heap.now
-        self.alive = {
-            name: known for name, known in self.alive.items() if now - known[0] < LEASE_S
-        }
+        self.alive = {name: known for name, known in self.alive.items() if now - known[0] < LEASE_S}
         self.leases = {pool: held for pool, held in self.leases.items() if held[2] > now}
         for pool in (*bid.leaves, *(tuple(self.leases) if bid.goes else ())):
             if self._holder(pool) == bid.gateway:
