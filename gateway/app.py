@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from time import monotonic, time
 
@@ -35,9 +36,9 @@ from gateway.api.watch import watch
 from gateway.core.messages import Closed, PolicyChanged, Request, ScaleAdvised
 from gateway.core.policy import Policy
 from gateway.core.scheduler import Scheduler
+from gateway.membership import fellows_of, readiness_of, seated, told_where
 from gateway.runtime.admission import LocalGate
 from gateway.runtime.berth import Berth
-from gateway.runtime.dispatcher import Dispatcher
 from gateway.runtime.lag import LagMeter
 from gateway.runtime.pressure import Pressure, floor_of, memory_limit, resident_bytes
 from gateway.runtime.stalls import is_stalled, stuck
@@ -102,7 +103,8 @@ class Gateway:
         )
         self.metrics.tell_also(families_of(gauges(self), counters(self), lambda: self._log))
         self.metrics.tell_also(refusals_of(self.limits.refusals))
-        self.dispatcher = Dispatcher(self.scheduler, clock, advised=self._advised)
+        self.dispatcher, self.seat = seated(settings, self.scheduler, clock, advised=self._advised)
+        self.fellows = fellows_of(self.seat, self.metrics)
         self.doors = Doors()
         self.crowd = Crowd()
         self.operators_crowd = Crowd(OPERATORS_MAX)
@@ -158,7 +160,8 @@ class Gateway:
             roster=self.roster,
             wall=self.wall,
             registry=self.office,
-            made_sha256=None if self._berth is None else self._berth.admin_sha256,
+            made_sha256=self._berth.admin_sha256 if self._berth else None,
+            fellows=self.fellows,
         )
 
     def _listen(self, operations: Operations, stored: StoredResponses) -> None:
@@ -248,7 +251,7 @@ class Gateway:
         such in `homeless_to`.
         """
         old = self.settings
-        changed = _changed_keys(old, settings)
+        changed = settings.differs_from(old)
         settings = settings.model_copy(update={name: getattr(old, name) for name in FIXED})
         homeless = homeless_tiers(old, settings)
         if homeless and homeless_to is None:
@@ -291,7 +294,7 @@ class Gateway:
             rank: ranks[name if name in ranks else moved_to[name]]
             for rank, name in enumerate(old.tier_names)
         }
-        if policy != self.scheduler.policy:
+        if policy != replace(self.scheduler.policy, sharers=policy.sharers):
             self.dispatcher.tell(PolicyChanged(policy, moved_to))
         self._users.configure(settings.bounds.users_per_tenant, settings.known_users())
         self._asking.configure(ranks, settings.tier_by_service_tier)
@@ -314,6 +317,7 @@ class Gateway:
             self.clock(),
             is_leaving=self.doors.is_leaving,
             store_error=self.office.fault,
+            cluster=readiness_of(self.seat),
         )
 
     @property
@@ -324,10 +328,12 @@ class Gateway:
     def announce(self, *, is_replaced: bool = False) -> None:
         """Not ready any more, unless another one took its place; what comes is served all the same.
 
-        Each connection ends with its next answer.
+        Each connection ends with its next answer. Others lead from now on.
         """
         if not is_replaced:
             self.doors.announce()
+        if self.seat is not None:
+            self.seat.retire()
         self.crowd.is_leaving = self.operators_crowd.is_leaving = True
 
     def refuse(self) -> None:
@@ -381,6 +387,7 @@ class Gateway:
                 stuck=partial(stuck, self.scheduler),
             )
             watches = [tasks.create_task(walk), tasks.create_task(self._sweep())]
+            seat = None if self.seat is None else tasks.create_task(self.seat.run())
             await self._spending.sync()
             spending = tasks.create_task(self._spending.run())
             try:
@@ -389,6 +396,9 @@ class Gateway:
                 self._spending.stop()
                 for each in watches:
                     each.cancel()
+                if self.seat is not None and seat is not None:
+                    await self.seat.close()
+                    seat.cancel()
                 await spending  # tells the store the last of it
                 await self.office.stop()
                 self.roster.close()
@@ -460,10 +470,13 @@ class Gateway:
 
     def _memory_max(self) -> int | None:
         """Bytes that this process may use; the workers of one machine share what it has."""
-        limit = memory_limit()
-        if limit is not None and self._berth is not None:
-            limit //= self._berth.of
-        return self.settings.bounds.memory or limit
+        return self.settings.bounds.memory or memory_limit(
+            sharers=self._berth.of if self._berth else 1
+        )
+
+    def listens_at(self, port: int) -> None:
+        """Operators are listened to on this port: the other gateways are told so."""
+        told_where(self.seat, self.settings, port, self._berth)
 
     def _advised(self, advice: ScaleAdvised) -> None:
         self.metrics.advised(advice.models, advice.replicas)
@@ -485,13 +498,3 @@ def set_log_level(settings: Settings) -> None:
 
 def _ranks(settings: Settings) -> dict[str, int]:
     return {name: rank for rank, name in enumerate(settings.tier_names)}
-
-
-def _changed_keys(old: Settings, new: Settings) -> frozenset[str]:
-    """The top-level keys that differ."""
-    fields = type(old).model_fields
-    return frozenset(
-        field.alias or name
-        for name, field in fields.items()
-        if getattr(old, name) != getattr(new, name)
-    )

@@ -103,6 +103,7 @@ class GatewayServer(uvicorn.Server):
                 )
         if self._gateway.asgi_of_operators is not None:
             await self._listen_to_operators(self._gateway.asgi_of_operators)
+        self._gateway.listens_at(self.servers[-1].sockets[0].getsockname()[1])
         if self._load is not None:
             self._loop.add_signal_handler(signal.SIGHUP, self.reload)
         if self._berth is not None:

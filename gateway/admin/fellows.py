@@ -7,8 +7,9 @@ with the credentials of whoever asks here, and not for long; who is silent is na
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from socket import gethostname
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, unquote
@@ -86,6 +87,8 @@ class Address:
     url: str
     socket: str | None = None
     """On the same machine: a path."""
+    machine: str | None = None
+    """The only one from which that URL leads there; None: any."""
 
     @property
     def near(self) -> str | None:
@@ -94,14 +97,14 @@ class Address:
 
     def written(self) -> str:
         """As it is told to the others."""
-        return json.dumps({"url": self.url, "socket": self.socket})
+        return json.dumps(asdict(self))
 
     @classmethod
     def read(cls, text: str) -> "Address | None":
         """Of what another gateway wrote; None: no address."""
         try:
             told = json.loads(text)
-            return cls(url=str(told["url"]), socket=told.get("socket"))
+            return cls(url=str(told["url"]), socket=told.get("socket"), machine=told.get("machine"))
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
 
@@ -202,7 +205,7 @@ class Inquiry:
 
 async def _asked(where: str, request: Request, headers: Mapping[str, str]) -> httpx.Response | None:
     address = Address.read(where)
-    if address is None:
+    if address is None or (address.near is None and address.machine not in (None, gethostname())):
         return None
     query = request.scope["query_string"].decode("latin-1")
     target = request.scope["path"] + (f"?{query}" if query else "")

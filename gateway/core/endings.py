@@ -210,8 +210,11 @@ def adopted(state: State, event: Adopted, *, now: float) -> None:
     state.caps.enter(request)
     if state.policy.release_at_once:
         grant.charged = 0.0
-    else:
+    elif pool.count:
         pool.settle(request, grant.charged, tier=grant.tier, was_favoured=False)
+    else:
+        # Virtual time goes with it: what runs elsewhere for hours must not become a debt.
+        pool.pass_by(waiting)
     pool.saw(request.tier, now)
     state.touch(replica)
 
