@@ -1,12 +1,11 @@
 """Several gateways over one Redis before the same engines, each a process that can be harmed."""
 
-import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,12 +22,12 @@ from tests.support.ports import free_port
 
 READY_S_MAX = 60.0
 GATEWAYS = 3
-ENGINES = 4
+ENGINES = 2
 SLOTS = 8
-SPEED = 6.0
+SPEED = 4.0
 MODEL = "emulated"
 SCRAPE_S = 0.2
-ENGINE = Engine(slots=SLOTS, speed=SPEED, is_process=True, has_line=False)
+ENGINE = Engine(slots=SLOTS, speed=SPEED, is_process=False, has_line=False)
 
 
 @dataclass(slots=True)
@@ -68,10 +67,10 @@ class Member:
         """What it says of the cluster."""
         return (await self.ready()).get("cluster") or {}
 
-    async def role(self) -> str:
-        """Of the one pool: leader, follower, alone, ..., or nothing."""
+    async def phase(self) -> str:
+        """Of the one pool: leading, following, alone, ..., or nothing."""
         pools = (await self.cluster()).get("pools") or {}
-        return next((str(pool["role"]) for pool in pools.values()), "")
+        return next((str(pool["phase"]) for pool in pools.values()), "")
 
     async def held(self) -> int:
         """What its scheduler still holds."""
@@ -97,7 +96,7 @@ class House:
     async def leader(self) -> Member | None:
         """Who leads the pool; None: nobody says so."""
         for member in self.alive:
-            if await member.role() == "leader":
+            if await member.phase() == "leading":
                 return member
         return None
 
@@ -108,12 +107,16 @@ class House:
 
     async def is_whole(self) -> bool:
         """Whether one leads, and all others follow it."""
-        roles = [await member.role() for member in self.alive]
-        return sorted(roles) == ["follower"] * (len(roles) - 1) + ["leader"]
+        phases = [await member.phase() for member in self.alive]
+        return sorted(phases) == ["following"] * (len(phases) - 1) + ["leading"]
 
     async def whole(self, within_s: float) -> None:
         """Wait for that. Raises TimeoutError."""
         await until(self.is_whole, within_s)
+
+    async def all_alone(self, members: Iterable[Member]) -> bool:
+        """Whether each of these decides for itself."""
+        return all([await member.phase() == "alone" for member in members])
 
     async def empty(self, within_s: float) -> None:
         """Wait until no gateway holds anything, and no engine works. Raises TimeoutError."""
@@ -182,8 +185,3 @@ async def _all_up(member: Member, replicas: int) -> bool:
     assert member.is_there, member.log.read_text()
     told = (await member.ready()).get("replicas", {})
     return sum(bool(each["up"]) for each in told.values()) == replicas
-
-
-async def together(*members: Member) -> Sequence[dict[str, Any]]:
-    """What all of them say of the cluster."""
-    return await asyncio.gather(*(member.cluster() for member in members))

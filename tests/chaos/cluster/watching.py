@@ -1,0 +1,48 @@
+"""Looking at a house while something happens to it: engines that are too full, and how long."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from time import monotonic
+
+from tests.chaos.cluster.house import SLOTS, House
+from tests.chaos.fleet import until
+
+LOOK_EVERY_S = 0.05
+QUEUE_LIMIT = 2
+"""Of the tier that the load asks for: so many may wait inside an engine."""
+ALLOWED = SLOTS + QUEUE_LIMIT + 1
+
+
+@dataclass(slots=True)
+class Fullness:
+    """The most sequences that an engine had at once."""
+
+    most: int = 0
+
+
+@asynccontextmanager
+async def watched(house: House) -> AsyncIterator[Fullness]:
+    """Look at the engines during the block."""
+    found = Fullness()
+    looking = asyncio.ensure_future(_look(house, found))
+    try:
+        yield found
+    finally:
+        looking.cancel()
+        await asyncio.wait((looking,))
+
+
+async def _look(house: House, found: Fullness) -> None:
+    while True:
+        for replica in house.engines:
+            found.most = max(found.most, await replica.engine.busy())
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+async def taken_s(look: Callable[[], Awaitable[bool]], within_s: float) -> float:
+    """Seconds until `look` says so. Raises TimeoutError."""
+    began_at = monotonic()
+    await until(look, within_s)
+    return monotonic() - began_at
