@@ -6,19 +6,20 @@ refuses to know who leads and until when: it is begun and ended.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from gateway.cluster.guests import GIVE_UP_S, SILENT_S, Desk, Guest, inner, inner_event, inner_id
 from gateway.cluster.messages import Astray, Beat, Left, Message, Open, Placed, Synced, Told
-from gateway.cluster.ports import BEAT_S, CHECKPOINT_BYTES_MAX, LEASE_S
+from gateway.cluster.ports import BEAT_S, CHECKPOINT_BYTES_MAX
 from gateway.core.claims import claims, take_claims
 from gateway.core.messages import (
     Adopted,
     Arrived,
     Bounced,
     Cancelled,
+    Disowned,
     Event,
     Finished,
     Granted,
@@ -158,14 +159,14 @@ class Leadership:
             told = self._desk.ruling(guest, replace_id(decision, own_id))
             self._host.post(guest.gateway, told)
 
-    def beat(self, live: Iterable[str], now: float) -> None:
+    def beat(self, live: Collection[str], now: float) -> None:
         """A heartbeat: tell the guests, and look who is silent."""
         for gateway in live:
             if gateway != self._host.name:
                 self._guest(gateway, now)
         for guest in list(self.guests.values()):
             silent_s = now - guest.heard_at
-            if silent_s >= GIVE_UP_S:
+            if silent_s >= GIVE_UP_S or (silent_s >= SILENT_S and guest.gateway not in live):
                 self._give_up(guest, now)
                 continue
             if silent_s >= SILENT_S and guest.is_synced:
@@ -204,14 +205,13 @@ class Leadership:
         pool = self._pool()
         if pool is None or self.is_gathering:
             return b""
-        held: dict[str, dict[str, list[int]]] = {}
+        held: dict[str, dict[str, int]] = {}
         for replica in pool.replicas.values():
             for id, grant in replica.ledger.grants.items():
                 owner = self._host.owners.get(id)
                 gateway = self._host.name if owner is None else owner[1].gateway
-                sums = held.setdefault(gateway, {}).setdefault(replica.name, [0, 0])
-                sums[0] += grant.sequences
-                sums[1] += grant.kv_tokens
+                sums = held.setdefault(gateway, {})
+                sums[replica.name] = sums.get(replica.name, 0) + grant.sequences
         data = json.dumps({"claims": claims(pool), "held": held}, separators=(",", ":")).encode()
         return data if len(data) <= CHECKPOINT_BYTES_MAX else b""
 
@@ -309,7 +309,10 @@ class Leadership:
 
     def _give_up(self, guest: Guest, now: float) -> None:
         for id in list(guest.ids):
-            self._drop(guest, id, now)
+            # It may live, and what it has may run on.
+            self._arrivals.pop(id, None)
+            self._host.feed(Disowned(id), now)
+            self._close(guest, id)
         del self.guests[guest.gateway]
         self.awaited.discard(guest.gateway)
 
@@ -319,38 +322,36 @@ class Leadership:
             return
         try:
             data = json.loads(self._kept)
+            missing: dict[str, int] = {}
             for gateway, held in data["held"].items():
                 guest = self.guests.get(gateway)
                 if gateway != self._host.name and (guest is None or not guest.is_synced):
-                    self._reserve(pool, str(gateway), held, now)
+                    for name, sequences in held.items():
+                        missing[name] = missing.get(name, 0) + int(sequences)
+            for name, sequences in missing.items():
+                self._reserve(pool, name, sequences, now)
             take_claims(pool, data["claims"])
         except FAULTS:
             return  # Fairness begins anew; the engines' own reports show what runs.
 
-    def _reserve(self, pool: Pool, gateway: str, held: Any, now: float) -> None:
-        """What a missing gateway had stays taken, as one grant a replica, until it is given up."""
-        known = self.guests.get(gateway)
-        guest = self._guest(gateway, now) if known is None else known
-        if known is None:
-            # It was silent for a whole lease before, and engines tell soon what they still have.
-            guest.heard_at = now - GIVE_UP_S + min(pool.policy.scrape_interval_s, LEASE_S)
-        for name, (sequences, kv_tokens) in held.items():
-            replica = pool.replicas.get(name)
-            if replica is None:
-                continue
-            stand_in = Request(
-                id=inner_id(gateway, f"{name}{len(guest.ids)}"),
-                model=min(replica.models & pool.models),
-                tier=len(pool.policy.tiers) - 1,
-                tenant="",
-                user="",
-                arrived_at=now,
-                prompt_tokens=max(0, int(kv_tokens) // int(sequences) - 1),
-                output_tokens_max=1,
-                sequences=int(sequences),
-            )
-            self._host.feed(Adopted(request=stand_in, replica=name), now)
-            self._open(guest, stand_in.id, "")
+    def _reserve(self, pool: Pool, name: str, sequences: int, now: float) -> None:
+        """What missing gateways had on a replica stays taken until it tells what it has."""
+        replica = pool.replicas.get(name)
+        if replica is None or replica.foreign >= sequences:
+            return
+        stand_in = Request(
+            id=inner_id(self.pool, name),
+            model=min(replica.models & pool.models),
+            tier=len(pool.policy.tiers) - 1,
+            tenant="",
+            user="",
+            arrived_at=now,
+            prompt_tokens=1,
+            output_tokens_max=1,
+            sequences=sequences - replica.foreign,
+        )
+        self._host.feed(Adopted(request=stand_in, replica=name), now)
+        self._host.feed(Disowned(stand_in.id), now)
 
 
 def replace_id(

@@ -219,6 +219,23 @@ def adopted(state: State, event: Adopted, *, now: float) -> None:
     state.touch(replica)
 
 
+def disowned(state: State, request_id: str, *, now: float, out: list[Decision]) -> None:
+    """A granted request leaves the books, and takes no load off its replica by that."""
+    found = state.granted.pop(request_id, None)
+    if found is None:
+        finished(state, Finished(request_id, Outcome.CANCELLED), now=now, out=out)
+        return
+    grant, replica = found
+    replica.ledger.leave(request_id, now)
+    health.went_back(replica, request_id)
+    if not replica.is_lost:
+        replica.foreign += grant.sequences
+        replica.sightings.add_foreign(grant.sequences)
+    forget_if_gone(state, replica)
+    state.touch(replica)
+    _ran(state, grant.waiting.request, now=now, out=out)
+
+
 def forget_if_gone(state: State, replica: Replica) -> None:
     """A replica that is no longer configured is forgotten once its last grant has ended."""
     if replica.is_removed and not replica.ledger.grants:
