@@ -24,7 +24,7 @@ READY_S_MAX = 60.0
 GATEWAYS = 3
 ENGINES = 2
 SLOTS = 8
-SPEED = 4.0
+SPEED = 1.0
 MODEL = "emulated"
 SCRAPE_S = 0.2
 ENGINE = Engine(slots=SLOTS, speed=SPEED, is_process=False, has_line=False)

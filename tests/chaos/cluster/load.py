@@ -13,7 +13,7 @@ from tests.chaos.judge import told_by
 from tests.chaos.schedule import Client
 
 USERS = ("power", "light", "other")
-PER_MEMBER = 8
+PER_MEMBER = 6
 TOKENS = 24
 END_S_MAX = 60.0
 
