@@ -85,9 +85,8 @@ def test_one_text_stays_as_it_is() -> None:
 
 async def test_every_gauge_that_a_gateway_tells_says_what_it_means_for_all() -> None:
     """An undeclared one would be told as a maximum, whatever it counts."""
-    settings = load_settings(
-        config=None, environ={}, overrides={"replicas": ["http://127.0.0.1:9"]}
-    )
+    values = {"replicas": ["http://127.0.0.1:9"], "redis.url": "redis://127.0.0.1:9/0"}
+    settings = load_settings(config=None, environ={}, overrides=values)
     gateway = Gateway(settings, store=MemoryStore())
     families = parsed(gateway.metrics.text().decode())
     assert len(families) > 20

@@ -1,5 +1,6 @@
 """Several gateways over one Redis before the same engines, each a process that can be harmed."""
 
+import asyncio
 import json
 import os
 import signal
@@ -95,10 +96,11 @@ class House:
 
     async def leader(self) -> Member | None:
         """Who leads the pool; None: nobody says so."""
-        for member in self.alive:
-            if await member.phase() == "leading":
-                return member
-        return None
+        phases = await phases_of(self.alive)
+        return next(
+            (each for each, phase in zip(self.alive, phases, strict=True) if phase == "leading"),
+            None,
+        )
 
     async def follower(self) -> Member:
         """One that does not."""
@@ -107,16 +109,22 @@ class House:
 
     async def is_whole(self) -> bool:
         """Whether one leads, and all others follow it."""
-        phases = [await member.phase() for member in self.alive]
-        return sorted(phases) == ["following"] * (len(phases) - 1) + ["leading"]
+        return await are_one(self.alive)
 
     async def whole(self, within_s: float) -> None:
         """Wait for that. Raises TimeoutError."""
         await until(self.is_whole, within_s)
 
+    async def chief(self, within_s: float) -> Member:
+        """Who leads, once somebody does. Raises TimeoutError."""
+        await self.whole(within_s)
+        leader = await self.leader()
+        assert leader is not None
+        return leader
+
     async def all_alone(self, members: Iterable[Member]) -> bool:
         """Whether each of these decides for itself."""
-        return all([await member.phase() == "alone" for member in members])
+        return set(await phases_of(members)) == {"alone"}
 
     async def empty(self, within_s: float) -> None:
         """Wait until no gateway holds anything, and no engine works. Raises TimeoutError."""
@@ -126,6 +134,17 @@ class House:
         held = [await member.held() for member in self.alive]
         busy = [await replica.engine.busy() for replica in self.engines]
         return not any(held) and not any(busy)
+
+
+async def phases_of(members: Iterable[Member]) -> list[str]:
+    """Of all of them, asked at once."""
+    return list(await asyncio.gather(*(member.phase() for member in members)))
+
+
+async def are_one(members: Iterable[Member]) -> bool:
+    """Whether one of these leads, and the others follow."""
+    phases = sorted(await phases_of(members))
+    return phases == ["following"] * (len(phases) - 1) + ["leading"]
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests.chaos.cluster.house import House, Member, house
+from tests.chaos.cluster.house import House, Member, are_one, house
 from tests.chaos.cluster.load import load
 from tests.chaos.cluster.verdict import RECOVERY_S, judge, told
 from tests.chaos.cluster.watching import taken_s, watched
@@ -56,16 +56,11 @@ async def parted(folder: Path, wall: Wall) -> str:
 
 async def _part(found: House, wall: Wall) -> str:
     await asyncio.sleep(BEFORE_S)
-    leader = await found.leader()
-    assert leader is not None
+    leader = await found.chief(RECOVERY_S)
     others = [member for member in found.members if member is not leader]
     await wall(leader, True)
     alone_s = await taken_s(lambda: found.all_alone([leader]), DEGRADED_S)
-
-    async def is_led() -> bool:
-        return sorted([await each.phase() for each in others]) == ["following", "leading"]
-
-    led_s = await taken_s(is_led, RECOVERY_S)
+    led_s = await taken_s(lambda: are_one(others), RECOVERY_S)
     await asyncio.sleep(PARTED_S)
     await wall(leader, False)
     back_s = await taken_s(found.is_whole, RECOVERY_S)

@@ -36,8 +36,7 @@ async def test_the_leader_is_killed(tmp_path: Path, redis: RedisServer, say: Say
     async with house(tmp_path, redis.url) as found, watched(found) as full:
         async with load(found) as asked:
             await asyncio.sleep(BEFORE_S)
-            leader = await found.leader()
-            assert leader is not None
+            leader = await found.chief(RECOVERY_S)
             leader.kill()
             recovery_s = await taken_s(found.is_whole, RECOVERY_S)
             await asyncio.sleep(AFTER_S)

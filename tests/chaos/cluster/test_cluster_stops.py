@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.cluster.house import Member, house
+from tests.chaos.cluster.house import are_one, house
 from tests.chaos.cluster.load import load
 from tests.chaos.cluster.verdict import RECOVERY_S, judge, told
 from tests.chaos.cluster.watching import taken_s, watched
@@ -36,11 +36,10 @@ async def test_the_leader_stands_still(tmp_path: Path, redis: RedisServer, say: 
     async with house(tmp_path, redis.url) as found, watched(found) as full:
         async with load(found) as asked:
             await asyncio.sleep(BEFORE_S)
-            leader = await found.leader()
-            assert leader is not None
+            leader = await found.chief(RECOVERY_S)
             others = [member for member in found.members if member is not leader]
             leader.signal(signal.SIGSTOP)
-            recovery_s = await taken_s(lambda: are_whole(others), RECOVERY_S)
+            recovery_s = await taken_s(lambda: are_one(others), RECOVERY_S)
             await asyncio.sleep(STOPPED_S - recovery_s)
             leader.signal(signal.SIGCONT)
             back_s = await taken_s(found.is_whole, RECOVERY_S)
@@ -83,9 +82,3 @@ async def test_redis_stands_still(tmp_path: Path, redis: RedisServer, say: Say) 
             f"on; {told(asked, found, full)}"
         )
         await judge(found, asked, full)
-
-
-async def are_whole(members: list[Member]) -> bool:
-    """Whether one of these leads, and the others follow."""
-    phases = sorted([await member.phase() for member in members])
-    return phases == ["following"] * (len(members) - 1) + ["leading"]
