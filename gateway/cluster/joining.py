@@ -8,6 +8,7 @@ from typing import Final
 
 from gateway.cluster.address import address_of
 from gateway.cluster.connect import Door
+from gateway.cluster.counters import CORRECT, RESERVE, RedisCounters
 from gateway.cluster.keys import Keys
 from gateway.cluster.lease import BEAT, RedisLease
 from gateway.cluster.link import Link
@@ -25,6 +26,7 @@ class Joined:
     link: Link
     transport: RedisTransport
     lease: RedisLease
+    counters: RedisCounters
 
 
 def joined(url: str, *, prefix: str, name: str | None) -> Joined:
@@ -36,12 +38,13 @@ def joined(url: str, *, prefix: str, name: str | None) -> Joined:
     gateway = unique_name(name)
     keys = Keys(prefix)
     door = Door(address_of(url), name=f"fairgate:{gateway}", slot_key=keys.of("gateways"))
-    link = Link(door, inbox=keys.inbox(gateway), scripts=(BEAT,))
+    link = Link(door, inbox=keys.inbox(gateway), scripts=(BEAT, RESERVE, CORRECT))
     return Joined(
         gateway=gateway,
         link=link,
         transport=RedisTransport(link, keys, gateway),
         lease=RedisLease(link, keys),
+        counters=RedisCounters(link, keys, gateway),
     )
 
 
