@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from time import monotonic, time
 
@@ -26,11 +27,14 @@ from gateway.api.limiting import Limiting
 from gateway.api.models import ModelTable
 from gateway.api.ops import Operations, build_app
 from gateway.api.prefix import Prefixes, is_wanted
-from gateway.api.readiness import Readiness, readiness
+from gateway.api.readiness import ClusterReadiness, PoolReadiness, Readiness, readiness
 from gateway.api.relay import Relay
 from gateway.api.rules import Rules
 from gateway.api.stored import Places, StoredResponses
 from gateway.api.watch import watch
+from gateway.cluster.joining import Joined, joined
+from gateway.cluster.member import Member
+from gateway.cluster.seat import Seat
 from gateway.core.messages import Closed, PolicyChanged, Request, ScaleAdvised
 from gateway.core.policy import Policy
 from gateway.core.scheduler import Scheduler
@@ -94,7 +98,22 @@ class Gateway:
         self.pressure = Pressure(lag_max_s=settings.bounds.loop_lag_s, memory_max=_memory(settings))
         self.metrics.tell_also(families_of(gauges(self), counters(self), lambda: self._log))
         self.metrics.tell_also(refusals_of(self.limits.refusals))
-        self.dispatcher = Dispatcher(self.scheduler, clock, advised=self._advised)
+        joins = _joined(settings)
+        member = (
+            None if joins is None else Member(joins.gateway, self.scheduler, joins.transport.post)
+        )
+        self.dispatcher = Dispatcher(self.scheduler, clock, decider=member, advised=self._advised)
+        self.seat: Seat | None = None
+        """Its place among several gateways; None: it is on its own."""
+        if joins is not None and member is not None:
+            self.seat = Seat(
+                member,
+                transport=joins.transport,
+                lease=joins.lease,
+                clock=clock,
+                carry_out=self.dispatcher.carry_out,
+            )
+            self.metrics.tell_also(self.seat.families)
         self.doors = Doors()
         self.crowd = Crowd()
         self.operators_crowd = Crowd(OPERATORS_MAX)
@@ -278,7 +297,7 @@ class Gateway:
             rank: ranks[name if name in ranks else moved_to[name]]
             for rank, name in enumerate(old.tier_names)
         }
-        if policy != self.scheduler.policy:
+        if policy != replace(self.scheduler.policy, sharers=policy.sharers):
             self.dispatcher.tell(PolicyChanged(policy, moved_to))
         self._users.configure(settings.bounds.users_per_tenant, settings.known_users())
         self._asking.configure(ranks, settings.tier_by_service_tier)
@@ -301,11 +320,14 @@ class Gateway:
             self.clock(),
             is_leaving=self.doors.is_leaving,
             store_error=self.office.fault,
+            cluster=None if self.seat is None else _cluster(self.seat),
         )
 
     def announce(self) -> None:
         """Not ready any more; what comes is served all the same."""
         self.doors.announce()
+        if self.seat is not None:
+            self.seat.retire()
         self.crowd.is_leaving = self.operators_crowd.is_leaving = True
 
     def refuse(self) -> None:
@@ -359,6 +381,7 @@ class Gateway:
                 stuck=partial(stuck, self.scheduler),
             )
             watches = [tasks.create_task(walk), tasks.create_task(self._sweep())]
+            seat = None if self.seat is None else tasks.create_task(self.seat.run())
             await self._spending.sync()
             spending = tasks.create_task(self._spending.run())
             try:
@@ -367,6 +390,9 @@ class Gateway:
                 self._spending.stop()
                 for each in watches:
                     each.cancel()
+                if self.seat is not None and seat is not None:
+                    await self.seat.close()
+                    seat.cancel()
                 await spending  # tells the store the last of it
                 await self.office.stop()
                 self.roster.close()
@@ -455,6 +481,31 @@ def set_log_level(settings: Settings) -> None:
 
 def _memory(settings: Settings) -> int | None:
     return settings.bounds.memory or memory_limit()
+
+
+def _joined(settings: Settings) -> Joined | None:
+    redis = settings.redis
+    return None if redis.url is None else joined(redis.url, prefix=redis.prefix, name=redis.name)
+
+
+def _cluster(seat: Seat) -> ClusterReadiness:
+    member = seat.member
+    pools = {}
+    for pool, each in member.followers.items():
+        led = member.led.get(pool)
+        leader = each.leader if led is None else member.name
+        pools[pool] = PoolReadiness(
+            phase=each.phase.value,
+            leader=leader or None,
+            epoch=each.epoch,
+            followers=0 if led is None else len(led.guests),
+        )
+    return ClusterReadiness(
+        gateway=member.name,
+        gateways=tuple(sorted(member.gateways)),
+        degraded=seat.is_degraded,
+        pools=pools,
+    )
 
 
 def _ranks(settings: Settings) -> dict[str, int]:
