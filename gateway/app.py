@@ -102,6 +102,7 @@ class Gateway:
         member = (
             None if joins is None else Member(joins.gateway, self.scheduler, joins.transport.post)
         )
+        self._shared_limits = None if joins is None else joins.limits(self.limits, clock, wall)
         self.dispatcher = Dispatcher(self.scheduler, clock, decider=member, advised=self._advised)
         self.seat: Seat | None = None
         """Its place among several gateways; None: it is on its own."""
@@ -217,7 +218,7 @@ class Gateway:
             continues=lambda tier: self.scheduler.policy.tiers[tier].continuation,
             continuation_wait_s=lambda: self.scheduler.policy.continuation_wait_s,
             doors=self.doors,
-            limiting=Limiting(self.limits, self._expected, self.wall),
+            limiting=Limiting(self.limits, self._expected, self.wall, self._shared_limits),
             rules=self._rules,
             isolation=self._isolation,
         )

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from secrets import token_hex
 from typing import Final
@@ -13,6 +14,8 @@ from gateway.cluster.keys import Keys
 from gateway.cluster.lease import BEAT, RedisLease
 from gateway.cluster.link import Link
 from gateway.cluster.transport import RedisTransport
+from gateway.tenancy.limits import Limits
+from gateway.tenancy.shared import SharedLimits
 
 HOST_CHARACTERS: Final = 48
 
@@ -27,6 +30,20 @@ class Joined:
     transport: RedisTransport
     lease: RedisLease
     counters: RedisCounters
+
+    def limits(
+        self, limits: Limits, clock: Callable[[], float], wall: Callable[[], float]
+    ) -> SharedLimits:
+        """`limits`, with the same clocks, over all gateways. Before `transport.run`, once."""
+        shared = SharedLimits(
+            limits,
+            self.counters,
+            gateways=lambda: self.lease.gateways,
+            clock=clock,
+            wall=wall,
+        )
+        self.counters.follow(shared)
+        return shared
 
 
 def joined(url: str, *, prefix: str, name: str | None) -> Joined:
