@@ -99,9 +99,12 @@ class Gateway:
         self.metrics.tell_also(families_of(gauges(self), counters(self), lambda: self._log))
         self.metrics.tell_also(refusals_of(self.limits.refusals))
         joins = _joined(settings)
-        member = (
-            None if joins is None else Member(joins.gateway, self.scheduler, joins.transport.post)
-        )
+        member = None
+        if joins is not None:
+            post, limits = joins.transport.post, self.limits
+            member = Member(
+                joins.gateway, self.scheduler, post, is_bundled=lambda: limits.has_caps
+            )
         self._shared_limits = None if joins is None else joins.limits(self.limits, clock, wall)
         self.dispatcher = Dispatcher(self.scheduler, clock, decider=member, advised=self._advised)
         self.seat: Seat | None = None

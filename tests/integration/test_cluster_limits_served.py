@@ -14,6 +14,7 @@ import pytest
 from gateway.emulator.options import EmulatorOptions
 from gateway.emulator.server import running_emulator
 from gateway.tenancy.keys import key_hash
+from gateway.tenancy.limits import Allowance
 from tests.support.gateway import Running, client, eventually, running_gateway
 from tests.support.redis_server import RedisServer, running_redis
 
@@ -23,6 +24,7 @@ ASK: dict[str, Any] = {
 }  # fmt: skip
 MOST = 12
 BUDGET = 1_000
+CAP = 2
 SKEWS_S = (-30.0, 0.0, 30.0)
 
 
@@ -38,15 +40,23 @@ async def clients(
     redis: RedisServer, **limits: Any
 ) -> AsyncIterator[tuple[list[Running], list[httpx.AsyncClient]]]:
     """Alice at each of three gateways; her tenant has these limits."""
+    options = EmulatorOptions(profile="instant", max_num_seqs=64, models=("m",))
+    async with running_emulator(options) as engine, before(redis, engine.url, **limits) as found:
+        yield found
+
+
+@asynccontextmanager
+async def before(
+    redis: RedisServer, *replicas: str, **limits: Any
+) -> AsyncIterator[tuple[list[Running], list[httpx.AsyncClient]]]:
+    """The same, before these replicas."""
     tenant = {"name": "acme", "limits": limits}
     key = {"tenant": "acme", "user": "alice", "key_sha256": key_hash(b"fg-alice")}
-    options = EmulatorOptions(profile="instant", max_num_seqs=64, models=("m",))
     async with AsyncExitStack() as stack:
-        engine = await stack.enter_async_context(running_emulator(options))
         found = []
         for skew_s in SKEWS_S:
             running = running_gateway(
-                engine.url,
+                *replicas,
                 redis__url=redis.url,
                 tenants=[tenant],
                 keys=[key],
@@ -107,3 +117,61 @@ async def test_without_redis_each_has_its_part(redis: RedisServer) -> None:
         for some in answers:
             passed = sum(each.is_success for each in some)
             assert passed == MOST // 3
+
+
+async def test_who_may_run_how_many_is_counted_over_all_gateways_and_models(
+    redis: RedisServer,
+) -> None:
+    """A cap that each leader of a model counts for itself grows with the number of models."""
+    models = ("m", "n", "o")
+    options = [
+        EmulatorOptions(profile="demo", speed=4.0, max_num_seqs=8, models=(name,))
+        for name in models
+    ]
+    async with AsyncExitStack() as stack:
+        engines = [await stack.enter_async_context(running_emulator(each)) for each in options]
+        urls = [each.url for each in engines]
+        gateways, found = await stack.enter_async_context(before(redis, *urls, concurrent=CAP))
+        await eventually(lambda: _leading(gateways) == [len(models)])
+        content = {**ASK, "max_tokens": 20}
+        tasks = [
+            asyncio.create_task(
+                found[at % 3].post(CHAT, json={**content, "model": models[at // 3 % 3]})
+            )
+            for at in range(27)
+        ]
+        most = 0
+        while not all(task.done() for task in tasks):
+            most = max(most, sum(each.engine.running + each.engine.waiting for each in engines))
+            await asyncio.sleep(0.002)
+        answers = [task.result() for task in tasks]
+    assert [answer.status_code for answer in answers] == [200] * 27
+    assert most == CAP
+
+
+def _leading(gateways: list[Running]) -> list[int]:
+    """How many pools each gateway leads that leads any."""
+    seats = [each.gateway.seat for each in gateways]
+    return [len(seat.member.led) for seat in seats if seat is not None and seat.member.led]
+
+
+async def test_gateways_that_lead_a_model_each_give_way_once_a_cap_is_set(
+    redis: RedisServer,
+) -> None:
+    """An operator sets the first cap of a fleet that has run for months."""
+    options = [
+        EmulatorOptions(profile="instant", max_num_seqs=8, models=(name,))
+        for name in ("a", "b", "c", "d", "e")
+    ]
+    async with AsyncExitStack() as stack:
+        engines = [await stack.enter_async_context(running_emulator(each)) for each in options]
+        urls = [each.url for each in engines]
+        gateways, found = await stack.enter_async_context(before(redis, *urls))
+        await eventually(lambda: sum(_leading(gateways)) == len(urls))
+        for each in gateways:
+            each.gateway.limits.put("k", Allowance(concurrent=1))
+        await eventually(lambda: _leading(gateways) == [len(urls)], 10.0)
+        answers = await asyncio.gather(
+            *(each.post(CHAT, json={**ASK, "model": "c"}) for each in found)
+        )
+    assert [answer.status_code for answer in answers] == [200] * 3
