@@ -14,7 +14,6 @@ import pytest
 from gateway.emulator.options import EmulatorOptions
 from gateway.emulator.server import running_emulator
 from gateway.tenancy.keys import key_hash
-from gateway.tenancy.limits import Allowance
 from tests.support.gateway import Running, client, eventually, running_gateway
 from tests.support.redis_server import RedisServer, running_redis
 
@@ -153,25 +152,3 @@ def _leading(gateways: list[Running]) -> list[int]:
     """How many pools each gateway leads that leads any."""
     seats = [each.gateway.seat for each in gateways]
     return [len(seat.member.led) for seat in seats if seat is not None and seat.member.led]
-
-
-async def test_gateways_that_lead_a_model_each_give_way_once_a_cap_is_set(
-    redis: RedisServer,
-) -> None:
-    """An operator sets the first cap of a fleet that has run for months."""
-    options = [
-        EmulatorOptions(profile="instant", max_num_seqs=8, models=(name,))
-        for name in ("a", "b", "c", "d", "e")
-    ]
-    async with AsyncExitStack() as stack:
-        engines = [await stack.enter_async_context(running_emulator(each)) for each in options]
-        urls = [each.url for each in engines]
-        gateways, found = await stack.enter_async_context(before(redis, *urls))
-        await eventually(lambda: sum(_leading(gateways)) == len(urls))
-        for each in gateways:
-            each.gateway.limits.put("k", Allowance(concurrent=1))
-        await eventually(lambda: _leading(gateways) == [len(urls)], 10.0)
-        answers = await asyncio.gather(
-            *(each.post(CHAT, json={**ASK, "model": "c"}) for each in found)
-        )
-    assert [answer.status_code for answer in answers] == [200] * 3
