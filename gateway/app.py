@@ -43,7 +43,7 @@ from gateway.runtime.lag import LagMeter
 from gateway.runtime.pressure import Pressure, floor_of, memory_limit, resident_bytes
 from gateway.runtime.stalls import is_stalled, stuck
 from gateway.settings import Settings, SettingsError
-from gateway.telemetry.log import RequestLog
+from gateway.telemetry.log import RequestLog, set_log_level
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.process import families_of, refusals_of
 from gateway.telemetry.record import SettledRequest
@@ -101,9 +101,9 @@ class Gateway:
         self.pressure = Pressure(
             lag_max_s=settings.bounds.loop_lag_s, memory_max=self._memory_max()
         )
-        self.metrics.tell_also(families_of(gauges(self), counters(self), lambda: self._log))
-        self.metrics.tell_also(refusals_of(self.limits.refusals))
-        self.dispatcher, self.seat = seated(settings, self.scheduler, clock, advised=self._advised)
+        self.dispatcher, self.seat, self._shared_limits = seated(
+            settings, self.scheduler, self.limits, clock=clock, wall=wall, advised=self._advised
+        )  # fmt: skip
         self.fellows = fellows_of(self.seat, self.metrics)
         self.doors = Doors()
         self.crowd = Crowd()
@@ -137,6 +137,8 @@ class Gateway:
         self.operators = self._operators()
         operations = Operations(keyring=keyring, models=models, readiness=self._readiness)
         self._listen(operations, self._stored)
+        self.metrics.tell_also(families_of(gauges(self), counters(self), lambda: self._log))
+        self.metrics.tell_also(refusals_of(self.limits.refusals))
 
     def _model_table(self) -> ModelTable:
         settings = self.settings
@@ -214,7 +216,7 @@ class Gateway:
             continues=lambda tier: self.scheduler.policy.tiers[tier].continuation,
             continuation_wait_s=lambda: self.scheduler.policy.continuation_wait_s,
             doors=self.doors,
-            limiting=Limiting(self.limits, self._expected, self.wall),
+            limiting=Limiting(self.limits, self._expected, self.wall, self._shared_limits),
             rules=self._rules,
             isolation=self._isolation,
         )
@@ -276,7 +278,7 @@ class Gateway:
         self.bound_connections(self._connections_possible)
         self.pressure.configure(lag_max_s=settings.bounds.loop_lag_s, memory_max=self._memory_max())
         if settings.sources is not old.sources:
-            set_log_level(settings)
+            set_log_level(settings.log.level)
             self._open_log()
         for name in sorted(changed & FIXED):
             RELOADS.warning("%s cannot change while running: it stays as it is", name)
@@ -489,11 +491,6 @@ class Gateway:
         self.metrics.settled(record)
         if self._log is not None:
             self._log.add(record)
-
-
-def set_log_level(settings: Settings) -> None:
-    """Of our own messages."""
-    logging.getLogger("fairgate").setLevel(settings.log.level.upper())
 
 
 def _ranks(settings: Settings) -> dict[str, int]:

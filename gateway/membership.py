@@ -23,6 +23,8 @@ from gateway.runtime.dispatcher import Dispatcher
 from gateway.settings import Settings
 from gateway.settings_rules import is_loopback
 from gateway.telemetry.metrics import Metrics
+from gateway.tenancy.limits import Limits
+from gateway.tenancy.shared import SharedLimits
 
 ANY_ADDRESS = ("0.0.0.0", "::", "")  # noqa: S104 - compared with, not listened on
 DISCARD_PORT = 9
@@ -31,19 +33,22 @@ DISCARD_PORT = 9
 def seated(
     settings: Settings,
     scheduler: Scheduler,
-    clock: Callable[[], float],
+    limits: Limits,
     *,
+    clock: Callable[[], float],
+    wall: Callable[[], float],
     advised: Callable[[ScaleAdvised], None],
-) -> tuple[Dispatcher, Seat | None]:
-    """What decides about requests, and the place among several; None: there is only this one.
+) -> tuple[Dispatcher, Seat | None, SharedLimits | None]:
+    """What decides about requests, the place among several, and their limits; None: it is alone.
 
     Nothing is connected yet. Raises OSError where certificates of Redis cannot be read.
     """
     redis = settings.redis
     if redis.url is None:
-        return Dispatcher(scheduler, clock, advised=advised), None
+        return Dispatcher(scheduler, clock, advised=advised), None, None
     joins = joined(redis.url, prefix=redis.prefix, name=redis.name)
-    member = Member(joins.gateway, scheduler, joins.transport.post)
+    post = joins.transport.post
+    member = Member(joins.gateway, scheduler, post, is_bundled=lambda: limits.has_caps)
     dispatcher = Dispatcher(scheduler, clock, decider=member, advised=advised)
     seat = Seat(
         member,
@@ -52,7 +57,7 @@ def seated(
         clock=clock,
         carry_out=dispatcher.carry_out,
     )
-    return dispatcher, seat
+    return dispatcher, seat, joins.limits(limits, clock, wall)
 
 
 def readiness_of(seat: Seat | None) -> ClusterReadiness | None:

@@ -19,7 +19,7 @@ from uvicorn.config import STARTUP_FAILURE
 from gateway.announced import announce
 from gateway.api.crowd import ClientConfig
 from gateway.api.inbound import ClientConnection
-from gateway.app import Gateway, set_log_level
+from gateway.app import Gateway
 from gateway.runtime.berth import Berth, Report
 from gateway.runtime.collector import calm_collector
 from gateway.runtime.descriptors import connections_for, open_now, raised_limit
@@ -27,6 +27,7 @@ from gateway.runtime.listening import BACKLOG, adopted, is_listening
 from gateway.runtime.shutdown import leave
 from gateway.runtime.supervisor import ROLL
 from gateway.settings import Settings, SettingsError
+from gateway.telemetry.log import set_log_level
 
 LOGGER = logging.getLogger("fairgate.server")
 CLIENT_KEEPALIVE_S = 75
@@ -369,4 +370,4 @@ def _exit_within(seconds: float, status: int) -> None:
 def _set_up_logging(settings: Settings) -> None:
     """Of others only warnings: httpx would tell of each probe."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    set_log_level(settings)
+    set_log_level(settings.log.level)

@@ -22,6 +22,7 @@ from gateway.runtime.listening import bound, is_shareable
 from gateway.runtime.supervisor import Spawned, Supervisor, spawned
 from gateway.settings import Settings
 from gateway.telemetry.last_words import add_to_gone
+from gateway.telemetry.log import set_log_level
 from gateway.tenancy.keys import key_hash
 
 WORKERS_MAX = 64
@@ -53,7 +54,7 @@ def supervise(settings: Settings, workers: int, *, hears_again: bool) -> int:
     `hears_again`: SIGHUP has them read the settings again, and does not end them.
     """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    logging.getLogger("fairgate").setLevel(settings.log.level.upper())
+    set_log_level(settings.log.level)
     try:
         house = SharedHouse(settings, workers)
     except OSError as error:

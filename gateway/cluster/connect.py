@@ -43,6 +43,7 @@ class Facts:
     """0: no bound."""
     memory_used: int
     is_master: bool
+    run_id: str
 
     def warnings(self) -> tuple[str, ...]:
         """How it may lose, or refuse, what gateways keep there."""
@@ -201,6 +202,7 @@ def facts_of(info: bytes) -> Facts:
         memory_max=int(told.get("maxmemory", 0)),
         memory_used=int(told.get("used_memory", 0)),
         is_master=told.get("role", "master") == "master",
+        run_id=told.get("run_id", ""),
     )
 
 

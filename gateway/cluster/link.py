@@ -43,6 +43,10 @@ class Link:
         self._warned: tuple[str, ...] = ()
         self.is_sharded = False
         """Whether what is published has to stay in its shard."""
+        self.run_id = ""
+        """Of the Redis that the line leads to: another one may lack what the last one knew."""
+        self.listeners: list[Callable[[bool], None]] = []
+        """Hear that a line came (True) or went."""
         self.losses = 0
         """Lines that were lost so far."""
 
@@ -80,10 +84,10 @@ class Link:
         if self._line is not None:
             self._line.end(reason)
 
-    async def hold(self, heard: Heard, turned: Callable[[bool], None]) -> None:
+    async def hold(self, heard: Heard) -> None:
         """Have a line and, each time it is lost, another one. Until cancelled; never raises.
 
-        `heard` hears what is published to the inbox, `turned` that a line came (True) or went.
+        `heard` hears what is published to the inbox.
         """
         loop = asyncio.get_running_loop()
         pause_s = PAUSE_S
@@ -91,7 +95,7 @@ class Link:
         while True:
             self._ended = ended = loop.create_future()
             try:
-                line = await self._opened(ended, heard, turned)
+                line = await self._opened(ended, heard)
             except NoRedisError as error:
                 if said != str(error):
                     said = str(error)
@@ -104,15 +108,13 @@ class Link:
                 if not ended.done():
                     self._line = line
                     LOGGER.info("connected to %s", self._where)
-                    turned(True)
+                    self._tell_all(is_up=True)
                 reason = await ended
                 LOGGER.warning("lost %s: %s", self._where, reason)
             finally:
                 line.end("the gateway ends")
 
-    async def _opened(
-        self, ended: "asyncio.Future[str]", heard: Heard, turned: Callable[[bool], None]
-    ) -> Line:
+    async def _opened(self, ended: "asyncio.Future[str]", heard: Heard) -> Line:
         """A line that knows the scripts and listens to the inbox. Raises NoRedisError."""
 
         def over(reason: str) -> None:
@@ -121,11 +123,12 @@ class Link:
             if self._line is not None and self._ended is ended:
                 self._line = None
                 self.losses += 1
-                turned(False)
+                self._tell_all(is_up=False)
 
         line, facts = await self._door.open(heard, over)
         try:
             self._warn(facts.warnings())
+            self.run_id = facts.run_id
             asks = [line.ask("SCRIPT", "LOAD", script.text) for script in self._scripts]
             self.is_sharded = self._door.is_cluster and facts.version >= SHARDED_MIN
             shard = "S" if self.is_sharded else ""
@@ -140,6 +143,10 @@ class Link:
             line.end("it was not used")
             raise
         return line
+
+    def _tell_all(self, *, is_up: bool) -> None:
+        for each in self.listeners:
+            each(is_up)
 
     def _warn(self, warnings: tuple[str, ...]) -> None:
         for warning in warnings:

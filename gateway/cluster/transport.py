@@ -44,6 +44,7 @@ class RedisTransport:
         self._later: asyncio.TimerHandle | None = None
         self._heads: dict[tuple[str, bool], bytes] = {}
         self._joiner = Joiner(VERSION)
+        link.listeners.append(self._turned)
         self._heard: Callable[[Sequence[Message]], None] = _nobody
         self._lost: Callable[[], None] = _nothing
         self._is_foreign_told = False
@@ -82,7 +83,7 @@ class RedisTransport:
         self._loop = asyncio.get_running_loop()
         self._heard, self._lost = heard, lost
         try:
-            await self._link.hold(self._received, self._turned)
+            await self._link.hold(self._received)
         finally:
             self._heard, self._lost = _nobody, _nothing
 

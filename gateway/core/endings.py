@@ -228,7 +228,8 @@ def disowned(state: State, request_id: str, *, now: float, out: list[Decision]) 
     grant, replica = found
     replica.ledger.leave(request_id, now)
     health.went_back(replica, request_id)
-    if not replica.is_lost:
+    report = replica.report
+    if report is not None and report.running is not None and not replica.is_stale:
         replica.foreign += grant.sequences
         replica.sightings.add_foreign(grant.sequences)
     forget_if_gone(state, replica)

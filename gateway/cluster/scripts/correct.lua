@@ -6,10 +6,10 @@
 --       seconds ago (or '' and the second itself), requests, tokens, tokens of the budget, day,
 --       month ('' for both: no budget); each number may be negative: given back. What is given
 --       back counts from when it was used, and what was too little from now.
---       Then what is known to be spent, where Redis may have forgotten some: day, tokens, month,
---       tokens ('' for the days: it has not).
+--       Then what the gateway knows to be spent, for where nothing is known here: day, tokens,
+--       month, tokens; '1' where Redis may have forgotten some: the more of both counts then.
 local kept_s = ARGV[1]
-local width = 11
+local width = 12
 local now = tonumber(redis.call('TIME')[1])
 
 local function whole(value)
@@ -51,11 +51,13 @@ local function spend(key, first)
     if month == current_month then
         of_month = math.max(0, of_month + amount)
     end
-    if ARGV[first + 7] == current_day then
-        of_day = math.max(of_day, tonumber(ARGV[first + 8]))
-    end
-    if ARGV[first + 9] == current_month then
-        of_month = math.max(of_month, tonumber(ARGV[first + 10]))
+    if not found[1] or ARGV[first + 11] == '1' then
+        if ARGV[first + 7] == current_day then
+            of_day = math.max(of_day, tonumber(ARGV[first + 8]))
+        end
+        if ARGV[first + 9] == current_month then
+            of_month = math.max(of_month, tonumber(ARGV[first + 10]))
+        end
     end
     redis.call('HSET', key, 'D', current_day, 'd', whole(of_day), 'M', current_month, 'm',
         whole(of_month))

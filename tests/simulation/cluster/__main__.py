@@ -1,4 +1,4 @@
-"""Play many seeds, and tell of those that went wrong: `python -m tests.simulation.cluster 0 1000`."""
+"""Play many seeds and tell which went wrong: `python -m tests.simulation.cluster 0 1000`."""
 
 import sys
 from collections import defaultdict
@@ -17,12 +17,13 @@ def main(first: int, last: int) -> int:
             bad += 1
             sys.stdout.write(f"seed {seed} ({outcome.kind}): {'; '.join(outcome.faults[:4])}\n")
     for kind, outcomes in by_kind.items():
+        over = max(each.most_over for each in outcomes)
         excess = max(each.excess for each in outcomes)
         gap_s = max(each.gap_s for each in outcomes)
         resyncs = sum(each.resyncs for each in outcomes)
         sys.stdout.write(
-            f"{kind}: {len(outcomes)} seeds, at most {excess} too many, at most {gap_s:.2f} s "
-            f"without a grant, {resyncs} resyncs\n"
+            f"{kind}: {len(outcomes)} seeds, at most {over} too many, {excess} without those of "
+            f"the alone, at most {gap_s:.2f} s without a grant, {resyncs} resyncs\n"
         )
     sys.stdout.write(f"{last - first} seeds, {bad} wrong\n")
     return bad > 0

@@ -3,8 +3,8 @@
 Each gateway has a clock of its own; engines tell the truth about who is inside.
 """
 
-from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from gateway.cluster.follower import DECIDES, Phase
@@ -70,14 +70,17 @@ class Job:
 class Engine:
     """Slots, and a line in front of them."""
 
-    def __init__(self, heap: Heap, name: str, models: frozenset[str], slots: int) -> None:
+    def __init__(
+        self, heap: Heap, name: str, models: frozenset[str], *, slots: int, is_mute: bool
+    ) -> None:
+        """`is_mute`: its metrics tell nothing of what is inside."""
+        self.is_mute = is_mute
         self.heap = heap
         self.name = name
         self.models = models
         self.slots = slots
         self.running: dict[str, Job] = {}
         self.line: dict[str, Job] = {}
-        self.most = 0
 
     @property
     def inside(self) -> list[Job]:
@@ -87,7 +90,6 @@ class Engine:
     def enter(self, job: Job) -> None:
         """A request reaches the engine."""
         self.line[job.id] = job
-        self.most = max(self.most, len(self.running) + len(self.line))
         job.gateway.world.entered(self)
         self._start()
 
@@ -127,26 +129,28 @@ class World:
     jobs: list[Job] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     """What must not have happened, one line each."""
-    excess: Counter[str] = field(default_factory=Counter)
+    most_over: int = 0
+    """Most requests in an engine beyond its slots and the one that may wait."""
+    excess: int = 0
+    """The same, less those that gateways granted that were alone."""
     member: type[Member] = Member
     checks_books: bool = True
-    check_every: int = 7
+    check_every: int = 20
     made: int = 0
     hit_at: float = 0.0
     """When a gateway last crashed."""
 
     def entered(self, engine: Engine) -> None:
         """Somebody came in: are there too many now, and who is to blame?"""
+        alone = sum(job.was_alone for job in engine.inside)
         over = len(engine.inside) - engine.slots - 1
-        if over > 0:
-            self.excess[engine.name] = max(self.excess[engine.name], over)
+        self.most_over = max(self.most_over, over)
+        self.excess = max(self.excess, over - alone)
 
-    def gateway(self) -> "Gateway":
-        """One more."""
+    def join(self) -> None:
+        """One more gateway."""
         self.made += 1
-        made = Gateway(self, f"g{self.made}")
-        self.gateways.append(made)
-        return made
+        self.gateways.append(Gateway(self, f"g{self.made}"))
 
     def alive(self) -> list["Gateway"]:
         """Those that have not crashed."""
@@ -161,6 +165,8 @@ class Gateway:
         self.name = name
         self.is_dead = False
         self._asleep: list[Act] | None = None
+        self.hungry_since: float | None = None
+        """Since when something waits here although there is room for it."""
         self.offset = world.dice.uniform(1.0, 1e5)
         self.jobs: dict[str, Job] = {}
         """Open ones."""
@@ -180,6 +186,18 @@ class Gateway:
     def now(self) -> float:
         """By its own clock."""
         return self.world.heap.now + self.offset
+
+    def is_hungry(self) -> bool:
+        """Whether something waits here although there is room for it."""
+        if self.is_dead or self._asleep is not None:
+            return False
+        wanted = {job.model for job in self.jobs.values() if job.state == "waiting"}
+        return any(
+            engine.models & wanted
+            and len(engine.inside) < engine.slots
+            and self.has_at(engine) < self.share_of(engine)
+            for engine in self.world.engines.values()
+        )
 
     def soon(self, act: Act) -> None:
         """Do it, unless it is dead; when it wakes, if it is asleep."""
@@ -322,8 +340,18 @@ class Gateway:
         follower = self.member.followers.get(pool or "")
         job.was_alone = follower is None or follower.phase is Phase.ALONE
         engine = self.world.engines[decision.replica]
+        if job.was_alone and self.has_at(engine) > self.share_of(engine):
+            self.world.faults.append(f"{self.name} is alone and has more than its part")
         grants = job.grants
         self.world.heap.after(LATENCY_S, lambda: self._reaches(engine, job, grants))
+
+    def has_at(self, engine: Engine) -> int:
+        """Requests that it was granted there."""
+        return sum(job.replica == engine.name for job in self.jobs.values())
+
+    def share_of(self, engine: Engine) -> int:
+        """Requests that it may have there when it decides alone."""
+        return max(1, engine.slots // self.member.sharers)
 
     def _reaches(self, engine: Engine, job: Job, grants: int) -> None:
         if job.state == "granted" and job.grants == grants:
@@ -383,23 +411,22 @@ class Gateway:
             return
         self.world.heap.after(self.world.dice.uniform(0.9, 1.1) * 0.5, self._scrape)
         for engine in self.world.engines.values():
-            report = ReplicaReport(
-                running=len(engine.running), waiting=len(engine.line), slots=engine.slots
-            )
+            report = ReplicaReport(slots=engine.slots)
+            if not engine.is_mute:
+                running, waiting = len(engine.running), len(engine.line)
+                report = ReplicaReport(running=running, waiting=waiting, slots=engine.slots)
             event = ReplicaReported(
                 replica=engine.name, sent_at=self.now, report=report, round_trip_s=LATENCY_S
             )
-            self.world.heap.after(
-                LATENCY_S, lambda event=event: self.soon(lambda: self.tell(event))
-            )  # type: ignore[misc]  # a default binds it
-            running = {
+            self.world.heap.after(LATENCY_S, partial(self.soon, partial(self.tell, event)))
+            produced = {
                 job.id: int((self.world.heap.now - job.granted_at) * 10)
                 for job in engine.running.values()
                 if job.gateway is self
             }
-            if running:
-                progressed = Progressed(engine.name, running, self.now)
-                self.soon(lambda told=progressed: self.tell(told))  # type: ignore[misc]  # a default binds it
+            if produced:
+                progressed = Progressed(engine.name, produced, self.now)
+                self.soon(partial(self.tell, progressed))
 
     def books(self) -> list[str]:
         """What is still open in there."""
