@@ -117,28 +117,28 @@ class Gateway:
         self._spending = Spending(self.limits, store if sums is None else sums)
         self._models = models = self._model_table()
         self._users = UserNames(settings.bounds.users_per_tenant, clock, settings.known_users())
-        self._asking = asking = Asking(
-            tier_ranks=_ranks(settings),
-            service_tiers=settings.tier_by_service_tier,
-            users=self._users,
-        )
+        ranks, of_service = _ranks(settings), settings.tier_by_service_tier
+        self._asking = Asking(tier_ranks=ranks, service_tiers=of_service, users=self._users)
         self._rules = Rules(settings.media_urls)
         takes_salt, isolates = self.fleet.takes_cache_salt, settings.cache_isolation
         self._isolation = Isolation(isolates, takes_salt, keyring)
         places, backgrounds = Places(), Backgrounds()
         self.relay = self._relay(policy, places, backgrounds)
-        self._stored = StoredResponses(
-            places=places,
-            fleet=self.fleet,
-            keyring=keyring,
-            asking=asking,
-            cancelled=backgrounds.cancelled,
-        )
+        self._stored = self._stored_responses(places, backgrounds)
         self.operators = self._operators()
         operations = Operations(keyring=keyring, models=models, readiness=self._readiness)
         self._listen(operations, self._stored)
         self.metrics.tell_also(families_of(gauges(self), counters(self), lambda: self._log))
         self.metrics.tell_also(refusals_of(self.limits.refusals))
+
+    def _stored_responses(self, places: Places, backgrounds: Backgrounds) -> StoredResponses:
+        return StoredResponses(
+            places=places,
+            fleet=self.fleet,
+            keyring=self.keyring,
+            asking=self._asking,
+            cancelled=backgrounds.cancelled,
+        )
 
     def _model_table(self) -> ModelTable:
         settings = self.settings
