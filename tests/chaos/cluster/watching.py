@@ -49,7 +49,7 @@ async def taken_s(look: Callable[[], Awaitable[bool]], within_s: float) -> float
     while True:
         passed_s = monotonic() - began_at
         if await look():
-            return passed_s
+            return monotonic() - began_at
         if passed_s > within_s:
             raise TimeoutError(f"not within {within_s:g} s")
         await asyncio.sleep(LOOK_EVERY_S)

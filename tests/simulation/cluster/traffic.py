@@ -5,6 +5,7 @@ as over Redis, each turn of the loop with a payload of so many messages from eac
 """
 
 import sys
+from collections.abc import Sequence
 from time import process_time
 
 from gateway.cluster.member import Member
@@ -75,9 +76,7 @@ def messages_of_a_request() -> dict[str, Message]:
 
     return {
         "it arrived": told(1_000, Arrived(request(1))),
-        "it arrived, its prompt's beginning counts": told(
-            1_000, Arrived(request(1, blocks=BLOCKS))
-        ),
+        "the same with a beginning of 8 blocks": told(1_000, Arrived(request(1, blocks=BLOCKS))),
         "it waits": decided(placed),
         "it was granted": decided(granted),
         "it began": told(1_000, FirstToken(id)),
@@ -180,7 +179,7 @@ class Line:
         assert not self.scheduler.granted
         return spent / requests
 
-    def _payload(self, gateway: str, numbers: dict[str, int], events: list[object]) -> bytes:
+    def _payload(self, gateway: str, numbers: dict[str, int], events: Sequence[object]) -> bytes:
         said = []
         for event in events:
             numbers[gateway] += 1
