@@ -25,7 +25,7 @@ from gateway.runtime.collector import calm_collector
 from gateway.runtime.descriptors import connections_for, open_now, raised_limit
 from gateway.runtime.listening import BACKLOG, adopted, is_listening
 from gateway.runtime.shutdown import leave
-from gateway.runtime.supervisor import ROLL
+from gateway.runtime.supervisor import AT_ONCE, ROLL
 from gateway.settings import Settings, SettingsError
 from gateway.telemetry.log import set_log_level
 
@@ -142,6 +142,7 @@ class GatewayServer(uvicorn.Server):
         made = self._made(config, self.operators_state)
         self._siblings = await loop.create_unix_server(made, path=str(berth.socket))
         loop.add_signal_handler(ROLL, self.step_aside)
+        loop.add_signal_handler(AT_ONCE, self.end_at_once, signal.SIGTERM)
         berth.watch(lambda: os.kill(os.getpid(), signal.SIGTERM))
         if self._report is not None:
             self._report.serves()
@@ -163,9 +164,9 @@ class GatewayServer(uvicorn.Server):
         Whoever presses Ctrl-C has no load balancer that must be told first.
         """
         if self._is_told:
-            self.status = 128 + sig
-            self.force_exit = self.should_exit = True
-            self._last_resort(HURRY_S, self.status)
+            # Whoever ends all processes tells each worker, and so does the one above them.
+            if self._berth is None:
+                self.end_at_once(sig)
             return
         self._is_told = True
         if self._loop is None or not self.started:
@@ -173,6 +174,12 @@ class GatewayServer(uvicorn.Server):
             return
         lag_s = 0.0 if sig == signal.SIGINT else self._gateway.settings.shutdown.lag_s
         self._loop.call_soon_threadsafe(self.leave, lag_s)
+
+    def end_at_once(self, sig: int) -> None:
+        """Cut off what runs."""
+        self.status = 128 + sig
+        self.force_exit = self.should_exit = True
+        self._last_resort(HURRY_S, self.status)
 
     def leave(self, lag_s: float) -> None:
         """Begin to leave: not ready from now on, and after `lag_s` seconds nothing new comes in."""

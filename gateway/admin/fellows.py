@@ -22,6 +22,8 @@ from gateway.admin.paging import Key, Listing, Page, named
 
 ASK_S = 1.0
 """So long another gateway may take."""
+PICTURE_S = 0.4
+"""So long the leader may take, where another gateway may be asked for its picture by a third."""
 ASKED_MAX = 256
 """Gateways that are asked at once; further ones are silent."""
 PART = "x-fairgate-part"
@@ -179,7 +181,7 @@ class Inquiry:
         known = self._fellows.others()
         asked = {leader: known[leader]} if leader in known else {}
         key = quote(self._fellows.key_there(request_id), safe="")
-        answers = await self._ask(asked, request, PICTURE, {KEY: key})
+        answers = await self._ask(asked, request, PICTURE, {KEY: key}, within_s=PICTURE_S)
         found = answers.get(leader)
         if found is None or found.status_code != 200:
             _name_silent(response, [leader])
@@ -192,18 +194,24 @@ class Inquiry:
         request: Request,
         part: str,
         more: Mapping[str, str] = MappingProxyType({}),
+        *,
+        within_s: float = ASK_S,
     ) -> dict[str, httpx.Response]:
         """What those answer that do, by name."""
         names = sorted(others)[:ASKED_MAX]
         kept = {name: request.headers[name] for name in PASSED_ON if name in request.headers}
         headers = {**kept, **more, PART: part}
-        answers = await asyncio.gather(*(_asked(others[name], request, headers) for name in names))
+        answers = await asyncio.gather(
+            *(_asked(others[name], request, headers, within_s) for name in names)
+        )
         return {
             name: answer for name, answer in zip(names, answers, strict=True) if answer is not None
         }
 
 
-async def _asked(where: str, request: Request, headers: Mapping[str, str]) -> httpx.Response | None:
+async def _asked(
+    where: str, request: Request, headers: Mapping[str, str], within_s: float
+) -> httpx.Response | None:
     address = Address.read(where)
     if address is None or (address.near is None and address.machine not in (None, gethostname())):
         return None
@@ -216,7 +224,7 @@ async def _asked(where: str, request: Request, headers: Mapping[str, str]) -> ht
     base = "http://localhost" if near else address.url
     try:
         async with (
-            asyncio.timeout(ASK_S),
+            asyncio.timeout(within_s),
             httpx.AsyncClient(transport=transport, base_url=base) as http,
         ):
             return await http.request(request.method, target, headers=headers)

@@ -20,6 +20,7 @@ LOGGER = logging.getLogger("fairgate.workers")
 ASK_S = 1.0
 """So long a sibling may take."""
 METRICS_BYTES_MAX = 64 << 20
+"""Of one sibling; beyond it, it counts as silent."""
 OWN_FAMILIES = """\
 # HELP fairgate_workers Workers of this machine that metrics are told of.
 # TYPE fairgate_workers gauge
@@ -117,10 +118,21 @@ async def _metrics_at(path: Path, headers: Headers) -> str | None:
             asyncio.timeout(ASK_S),
             httpx.AsyncClient(transport=transport, base_url="http://localhost") as http,
         ):
-            answer = await http.get("/metrics", headers=passed_on(headers))
+            return await _read(http, headers)
     except (httpx.HTTPError, OSError, TimeoutError):
         return None
-    return answer.text if answer.status_code == 200 else None
+
+
+async def _read(http: httpx.AsyncClient, headers: Headers) -> str | None:
+    body = bytearray()
+    async with http.stream("GET", "/metrics", headers=passed_on(headers)) as answer:
+        if answer.status_code != 200:
+            return None
+        async for chunk in answer.aiter_bytes():
+            body += chunk
+            if len(body) > METRICS_BYTES_MAX:
+                return None
+    return body.decode()
 
 
 def _pid(path: Path) -> int:

@@ -18,8 +18,10 @@ MARK_S: Final = 24 * 3600
 HOLDERS_MAX: Final = 100
 """That one command corrects."""
 SCRIPTS: Final = Path(__file__).with_name("scripts")
-RESERVE: Final = Script(SCRIPTS.joinpath("reserve.lua").read_bytes())
-CORRECT: Final = Script(SCRIPTS.joinpath("correct.lua").read_bytes())
+WINDOW: Final = SCRIPTS.joinpath("window.lua").read_bytes()
+"""Put in front of both: they count in the same way."""
+RESERVE: Final = Script(WINDOW + SCRIPTS.joinpath("reserve.lua").read_bytes())
+CORRECT: Final = Script(WINDOW + SCRIPTS.joinpath("correct.lua").read_bytes())
 
 Row = tuple[int, int, int, int, int, int, int]
 Reply = tuple[int, int, int, bytes, bytes, list[Row]]
@@ -70,11 +72,17 @@ class RedisCounters:
         def answered(reply: object) -> None:
             if not future.done():
                 future.set_result(reply)
-            elif not isinstance(reply, Exception):
-                self._give_back(asks, _answer_of(cast("Reply", reply)))
+            else:
+                self._unheard(asks, reply)
 
         self._send(RESERVE, [each.holder for each in asks], words, answered)
-        reply = await future
+        try:
+            reply = await future
+        except asyncio.CancelledError:
+            # The answer may have come a moment ago, and whoever waited has not heard it.
+            if future.done() and not future.cancelled():
+                self._unheard(asks, future.result())
+            raise
         if isinstance(reply, Exception):
             raise CountersError(str(reply))
         return _answer_of(cast("Reply", reply))
@@ -88,9 +96,9 @@ class RedisCounters:
                 words += _words_of_correction(each)
             self._send(CORRECT, [each.holder for each in some], words, _is_entered)
 
-    def _give_back(self, asks: Sequence[Ask], answer: Answer) -> None:
-        """Of a request that was gone when the answer came."""
-        taken = answer.taken
+    def _unheard(self, asks: Sequence[Ask], reply: object) -> None:
+        """The request was gone when the answer came: what it took is given back."""
+        taken = None if isinstance(reply, Exception) else _answer_of(cast("Reply", reply)).taken
         if taken is None:
             return
         self.correct(

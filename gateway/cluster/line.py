@@ -20,8 +20,9 @@ SILENT_PULSES: Final = 3
 They are counted and not timed: a loop that was late, or a process that was stopped, has looked once
 however long that took, and finds what came meanwhile before it looks again.
 """
-UNSENT_BYTES_MAX: Final = 8 << 20
-"""Of commands that the connection did not take: beyond it, it is given up."""
+UNSENT_BYTES_MAX: Final = 64 << 20
+"""Of commands that the connection did not take: beyond it, it is given up. More than the largest
+message and the checkpoints of many pools, which would else end each line that carries them."""
 DUE_MAX: Final = 100_000
 """Commands without an answer: beyond it, the connection is given up."""
 

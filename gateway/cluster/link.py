@@ -17,6 +17,8 @@ LOGGER = logging.getLogger("fairgate.cluster")
 PAUSE_S: Final = 0.2
 """Between two tries to have a line."""
 PAUSE_S_MAX: Final = 1.0
+STEADY_S: Final = 1.0
+"""After a line that held so long the next one is opened without a pause."""
 
 
 class Script:
@@ -103,8 +105,9 @@ class Link:
                 await asyncio.sleep(pause_s)
                 pause_s = min(PAUSE_S_MAX, 2 * pause_s)
                 continue
+            opened_at = loop.time()
             try:
-                said, pause_s = "", PAUSE_S
+                said = ""
                 if not ended.done():
                     self._line = line
                     LOGGER.info("connected to %s", self._where)
@@ -113,6 +116,11 @@ class Link:
                 LOGGER.warning("lost %s: %s", self._where, reason)
             finally:
                 line.end("the gateway ends")
+            if loop.time() - opened_at >= STEADY_S:
+                pause_s = PAUSE_S
+            else:  # It fell at once, and so may the next one.
+                await asyncio.sleep(pause_s)
+                pause_s = min(PAUSE_S_MAX, 2 * pause_s)
 
     async def _opened(self, ended: "asyncio.Future[str]", heard: Heard) -> Line:
         """A line that knows the scripts and listens to the inbox. Raises NoRedisError."""

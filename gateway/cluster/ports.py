@@ -17,7 +17,7 @@ LEASE_MARGIN_S: Final = 0.1
 """A leader stops this much earlier by its own clock, counted from when it asked."""
 SILENCE_S: Final = 0.2
 """A store that has not answered for so long is lost."""
-CHECKPOINT_BYTES_MAX: Final = 8 << 20
+CHECKPOINT_BYTES_MAX: Final = 1 << 20
 """No larger checkpoint is kept."""
 
 

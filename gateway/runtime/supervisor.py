@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic
 from types import FrameType
-from typing import Protocol, assert_never
+from typing import Protocol, assert_never, cast
 
 from gateway.runtime.berth import READY_VARIABLE
 from gateway.runtime.crew import Crew, Kill, Order, Start, StepAside
@@ -23,6 +23,8 @@ LOGGER = logging.getLogger("fairgate.workers")
 LEAVE = (signal.SIGTERM, signal.SIGINT)
 ROLL = signal.SIGUSR2
 """Tells the supervisor to replace all workers, and a worker that it was replaced."""
+AT_ONCE = signal.SIGUSR1
+"""Tells a worker that it has no more time: a second signal that ends came to the supervisor."""
 AGAIN = signal.SIGHUP
 LOOK_S_MAX = 60.0
 """It looks this often, whatever happens."""
@@ -73,19 +75,41 @@ class Supervisor:
         self._clock = clock
         self._spawned: dict[int, Spawned] = {}
         self._place: dict[int, int] = {}
+        self._behind: set[int] = set()
+        """Those that were starting when all were to read the settings again."""
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> int:
         """Blocks until all have ended; the exit status for the whole."""
         with ExitStack() as stack:
-            woken = stack.enter_context(self._signals())
-            self._selector.register(woken, selectors.EVENT_READ)
+            self.listen(stack.enter_context(self._signals()))
             stack.callback(self._selector.close)
             while not self._crew.is_over:
-                for order in self._crew.look(self._clock()):
-                    self._carry_out(order)
-                self._wait(woken)
+                self.look()
+                self.turn()
         return _status(self._crew.status)
+
+    def listen(self, signals: socket.socket) -> None:
+        """Hear the signals that come as bytes from this socket."""
+        self._selector.register(signals, selectors.EVENT_READ)
+
+    def look(self) -> None:
+        """Do what is due."""
+        for order in self._crew.look(self._clock()):
+            self._carry_out(order)
+
+    def turn(self) -> None:
+        """Blocks until something happens, or it is time to look again."""
+        if self._crew.is_over:
+            return
+        at = self._crew.next_at()
+        left_s = LOOK_S_MAX if at is None else min(LOOK_S_MAX, max(0.0, at - self._clock()))
+        for key, _ in self._selector.select(left_s):
+            if key.data is None:
+                for number in cast(socket.socket, key.fileobj).recv(4096):
+                    self._heard(number)
+            elif key.data in self._spawned:  # else it was reaped just now, with its pipe
+                self._said(key.data)
 
     def _carry_out(self, order: Order) -> None:
         match order:
@@ -114,19 +138,6 @@ class Supervisor:
         self._crew.started(place, pid, self._clock())
         LOGGER.info("worker %d was started in place %d", pid, place)
 
-    def _wait(self, woken: socket.socket) -> None:
-        """Until something happens, or it is time to look again."""
-        if self._crew.is_over:
-            return
-        at = self._crew.next_at()
-        left_s = LOOK_S_MAX if at is None else min(LOOK_S_MAX, max(0.0, at - self._clock()))
-        for key, _ in self._selector.select(left_s):
-            if key.data is None:
-                for number in woken.recv(4096):
-                    self._heard(number)
-            else:
-                self._said(key.data)
-
     def _said(self, pid: int) -> None:
         """A worker wrote into its pipe: it serves. Or the pipe ended with it."""
         ready = self._spawned[pid].ready
@@ -136,6 +147,9 @@ class Supervisor:
         self._spawned[pid] = Spawned(self._spawned[pid].process, -1)
         if serves:
             LOGGER.info("worker %d serves", pid)
+            if pid in self._behind:
+                self._behind.discard(pid)
+                self._tell(pid, AGAIN)
             for order in self._crew.ready(pid):
                 self._carry_out(order)
 
@@ -145,20 +159,26 @@ class Supervisor:
                 status = spawned.process.poll()
                 if status is not None:
                     self._reap(pid, status)
+        elif number in LEAVE and self._crew.is_stopping:
+            self._tell_all(AT_ONCE)
         elif number in LEAVE:
-            if not self._crew.is_stopping:
-                self._crew.stop(self._clock(), self._leaves_within_s)
-                for place in self._crew.places:
-                    self._house.vacate(place.number)
+            self._crew.stop(self._clock(), self._leaves_within_s)
+            for place in self._crew.places:
+                self._house.vacate(place.number)
             self._tell_all(number)
         elif number == ROLL:
             LOGGER.info("all workers are replaced, one after another")
             self._crew.roll()
         elif number == AGAIN:
-            self._tell_all(number)
+            for pid, spawned in self._spawned.items():
+                if spawned.ready < 0:
+                    self._tell(pid, AGAIN)
+                else:  # It would be the end of one that does not listen yet.
+                    self._behind.add(pid)
 
     def _reap(self, pid: int, status: int) -> None:
         spawned, place = self._spawned.pop(pid), self._place.pop(pid)
+        self._behind.discard(pid)
         if spawned.ready >= 0:
             self._selector.unregister(spawned.ready)
             os.close(spawned.ready)

@@ -1,6 +1,7 @@
 """The scripts that count for all gateways, held against the window and the calendar of one."""
 
 import random
+import re
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -200,3 +201,20 @@ async def test_days_and_months_are_those_of_the_calendar(party: Party) -> None:
         found = await party.own.link.ask("EVAL", script, 0, first, first + 999)
         dates = [EVER + timedelta(days=day) for day in range(first, first + 1000)]
         assert found == [f"{each:%Y-%m-%d}".encode() for each in dates]
+
+
+async def test_a_correction_after_a_long_weekend_is_cheap(party: Party) -> None:
+    """Redis would stand still while it walks all seconds between, and everybody go on alone."""
+    second = await second_of(party)
+    friday = second - 60 * 3600
+    await party.own.link.ask("HSET", KEY, f"t{friday}", 5, "tu", 5, "to", friday, "tn", friday)
+    await party.own.link.ask("CONFIG", "RESETSTAT")
+    party.own.counters.correct([used(1, 7)])
+    answer = await party.own.counters.reserve([ask(tokens=1, tokens_most=MOST)])
+    assert answer.found[0].tokens_used == 8
+    assert await field(party, f"t{friday}") is None
+    told = await party.own.link.ask("INFO", "commandstats")
+    assert isinstance(told, bytes)
+    calls = [int(found) for found in re.findall(rb"[:,]calls=(\d+)", told)]
+    assert calls
+    assert sum(calls) < 100

@@ -12,13 +12,9 @@ local kept_s = ARGV[1]
 local width = 12
 local now = tonumber(redis.call('TIME')[1])
 
-local function whole(value)
-    return string.format('%.0f', value)
-end
 local function enter(key, kind, at, amount)
-    local found = redis.call('HMGET', key, kind .. 'u', kind .. 'o', kind .. 'n')
-    local used, oldest, newest = tonumber(found[1] or 0), tonumber(found[2]), tonumber(found[3])
-    if at < math.max(now, newest or 0) - 60 then
+    local found = window(key, kind, math.max(now, at))
+    if at < math.max(now, found.newest or 0) - 60 then
         return
     end
     local field = kind .. whole(at)
@@ -30,8 +26,9 @@ local function enter(key, kind, at, amount)
         end
     end
     redis.call('HINCRBY', key, field, whole(amount))
-    redis.call('HSET', key, kind .. 'u', whole(used + amount),
-        kind .. 'o', whole(math.min(oldest or at, at)), kind .. 'n', whole(math.max(newest or at, at)))
+    redis.call('HSET', key, kind .. 'u', whole(found.used + amount),
+        kind .. 'o', whole(math.min(found.oldest or at, at)),
+        kind .. 'n', whole(math.max(found.newest or at, at)))
 end
 local function spend(key, first)
     local amount, day, month = tonumber(ARGV[first + 4]), ARGV[first + 5], ARGV[first + 6]

@@ -2,9 +2,8 @@
 -- A minute is the last sixty whole seconds and the one that has begun, by the clock of Redis;
 -- a day and a month are those of UTC, by the same clock. `gateway/tenancy/window.py` is the theory.
 --
--- KEYS: the holders' hashes. Of each kind (r: requests, t: tokens) one has: <kind><second>, what
---       was used in it; <kind>u, the sum; <kind>o and <kind>n, the oldest and the newest second.
---       D, d, M, m: the day and what was spent in it, the month and what was spent in it.
+-- KEYS: the holders' hashes. Beside the seconds (`window.lua`) one has D, d, M, m: the day and what
+--       was spent in it, the month and what was spent in it.
 -- ARGV: how long a hash is kept in s, then for each holder:
 --       requests, most of them; tokens, most of them; tokens of the budget, most of them ('' for a
 --       most: no such limit), 'd' or 'm'; what is known to be spent, should nothing be known here:
@@ -15,10 +14,6 @@ local kept_s = ARGV[1]
 local width = 11
 local time = redis.call('TIME')
 local second, micros = tonumber(time[1]), tonumber(time[2])
-
-local function whole(value)
-    return string.format('%.0f', value)
-end
 
 -- The civil date of a day since 1970 (Howard Hinnant, "chrono-compatible low-level date algorithms").
 local function date(days)
@@ -36,32 +31,6 @@ end
 local month, number = date(math.floor(second / 86400))
 local day = string.format('%s-%02d', month, number)
 
--- {used, oldest, newest} of a window, what is too old taken out.
-local function window(key, kind)
-    local found = redis.call('HMGET', key, kind .. 'u', kind .. 'o', kind .. 'n')
-    local used, oldest, newest = tonumber(found[1] or 0), tonumber(found[2]), tonumber(found[3])
-    if not oldest then
-        return {used = 0}
-    end
-    local first = math.max(second, newest) - 60
-    if newest < first then
-        for each = oldest, newest do
-            redis.call('HDEL', key, kind .. whole(each))
-        end
-        redis.call('HDEL', key, kind .. 'u', kind .. 'o', kind .. 'n')
-        return {used = 0}
-    end
-    if oldest < first then
-        for each = oldest, first - 1 do
-            local field = kind .. whole(each)
-            used = used - tonumber(redis.call('HGET', key, field) or 0)
-            redis.call('HDEL', key, field)
-        end
-        oldest = first
-        redis.call('HSET', key, kind .. 'u', whole(used), kind .. 'o', whole(oldest))
-    end
-    return {used = used, oldest = oldest, newest = newest}
-end
 local function until_over(slot)
     return (slot + 61 - second) * 1000 - math.floor(micros / 1000)
 end
@@ -114,7 +83,7 @@ for index, key in ipairs(KEYS) do
     for place, kind in ipairs({'r', 't'}) do
         local amount, most = ARGV[first + 2 * place - 2], ARGV[first + 2 * place - 1]
         if most ~= '' then
-            local found = window(key, kind)
+            local found = window(key, kind, second)
             it.found[kind] = found
             it.waits[kind] = fits_in(key, kind, found, tonumber(amount), tonumber(most))
             fits = fits and it.waits[kind] == 0
