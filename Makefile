@@ -11,10 +11,11 @@ COMPILED := $(wildcard gateway/core/*.py) \
 		limiting.py media.py models.py outflow.py outgoing.py outlet.py passing.py prefix.py \
 		relay.py reply.py rewrite.py routes.py rules.py served.py shapes.py skim.py strings.py \
 		surroundings.py whole.py wire.py work.py) \
+	$(addprefix gateway/cluster/, counters.py line.py messages.py parts.py transport.py wire.py) \
 	$(addprefix gateway/continuation/, strand.py) \
 	$(addprefix gateway/runtime/, admission.py dispatcher.py gate.py) \
 	$(addprefix gateway/telemetry/, metrics.py series.py) \
-	$(addprefix gateway/tenancy/, budget.py keys.py limits.py window.py) \
+	$(addprefix gateway/tenancy/, budget.py keys.py limits.py shared.py window.py) \
 	$(addprefix gateway/upstream/, chunks.py client.py connection.py figures.py fleet.py \
 		frames.py json_text.py sse.py takers.py)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gateway.settings_document import StoreSection
-from gateway.settings_problems import Parts, dotted, parsed, supported
+from gateway.settings_problems import Parts, dotted, parsed
 from gateway.settings_rules import placed_replicas, violations
 from gateway.settings_sources import (
     CONFIG_VARIABLE,
@@ -65,8 +65,7 @@ def settings_of(sources: Sources, tree: Tree | None = None) -> Settings:
     if unreadable:
         raise SettingsError(_lines(tree, unreadable), tuple(unreadable))
     problems = list(tree.problems)
-    values = supported(tree.values, problems)
-    assert isinstance(values, dict)
+    values = tree.values
     parts: Parts = {}
     for key, value in values.items():
         parts |= parsed(key, value, problems)

@@ -5,15 +5,14 @@ a value came from is not known here. docs/configuration.md explains each key and
 against this file.
 """
 
-import ipaddress
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar, get_args
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
+from gateway.cluster.address import checked_url as checked_redis_url
 from gateway.core.policy import (
     DEFAULT_TIERS,
     Affinity,
@@ -29,43 +28,22 @@ from gateway.core.policy import (
     Scaling,
     WithinUser,
 )
+from gateway.settings_words import (
+    checked_upstream,
+    checked_url,
+    none_of_it,
+    parsed_size,
+    replica_from_url,
+    switched,
+    word_for_no_hosts,
+    word_for_off,
+)
 from gateway.tenancy.store.opening import checked_url as checked_store_url
 
 T = TypeVar("T")
 
-SIZE_UNITS = {
-    "": 1, "B": 1,
-    "KB": 10**3, "MB": 10**6, "GB": 10**9,
-    "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30,
-}  # fmt: skip
 SERVICE_TIERS = {"priority": "high", "default": "standard", "flex": "background"}
-ENGINE_ROUTES = ("/v1", "/health", "/metrics")
 DEFAULTS = Policy(tiers=DEFAULT_TIERS)
-
-
-def parsed_size(value: object) -> object:
-    """Bytes from `32MiB`, `1.5 GB` or a plain number; anything else is left to the type check."""
-    if not isinstance(value, str):
-        return value
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", value.strip())
-    if match is None or match[2].upper() not in SIZE_UNITS:
-        raise ValueError("must be a number of bytes, or like 512KiB, 32MiB, 1GiB")
-    return int(float(match[1]) * SIZE_UNITS[match[2].upper()])
-
-
-def word_for_off(value: object) -> object:
-    """YAML reads a bare `off` as false."""
-    return "off" if value is False else value
-
-
-def word_for_no_hosts(value: object) -> object:
-    """Media in the body itself, and from no host."""
-    return () if value == "data-only" else value
-
-
-def switched(value: object) -> object:
-    """`on` and `off`, which YAML itself takes for booleans only where they have no quotes."""
-    return {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value
 
 
 def matching(pattern: str, wanted: str) -> AfterValidator:
@@ -83,41 +61,6 @@ def not_empty(value: T) -> T:
     """A list with something in it."""
     if not value:
         raise ValueError("must have at least one item")
-    return value
-
-
-def replica_from_url(value: object) -> object:
-    """A replica written as its bare URL."""
-    return {"url": value} if isinstance(value, str) else value
-
-
-def checked_url(value: str) -> str:
-    """The engine's root without a trailing slash; no credentials, query or route in it."""
-    try:
-        parts = urlsplit(value)
-        port_is_valid = parts.port is None or parts.port > 0
-    except ValueError:
-        port_is_valid = False
-    if not port_is_valid or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("must be like http://host:8000 or https://host")
-    if re.search(r"[\s\x00-\x1f\x7f]", value):
-        raise ValueError("must have no spaces and no control characters")
-    if parts.username is not None or parts.password is not None:
-        raise ValueError(
-            "must not carry credentials: api_key_env names the variable that holds them"
-        )
-    if parts.query or parts.fragment:
-        raise ValueError("must have no query and no fragment")
-    path = parts.path.rstrip("/")
-    if path.endswith(ENGINE_ROUTES):
-        raise ValueError("must be the engine's root: the gateway adds /v1 and other routes itself")
-    return f"{parts.scheme}://{parts.netloc}{path}"
-
-
-def checked_upstream(value: str) -> str:
-    """A name, an address or a network that there can be."""
-    if "/" in value or ":" in value:
-        ipaddress.ip_network(value, strict=False)
     return value
 
 
@@ -150,6 +93,9 @@ Dns = Annotated[
     matching(
         r"[A-Za-z0-9._-]+:[1-9]\d{0,4}", "must be a name with its port, like vllm-headless:8000"
     ),
+]
+Word = Annotated[
+    str, matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "must have 1 to 64 of A-Z, a-z, 0-9, ., _, -")
 ]
 OperatorName = Annotated[
     str,
@@ -428,6 +374,14 @@ class StoreSection(Section):
     url: StoreUrl | None = "sqlite:///fairgate.db"
 
 
+class RedisSection(Section):
+    """What several gateways share, so that they act as one."""
+
+    url: Annotated[str, AfterValidator(checked_redis_url)] | None = None
+    prefix: Word = "fairgate"
+    name: Word | None = None
+
+
 class ShutdownSection(Section):
     """How the gateway ends."""
 
@@ -463,6 +417,7 @@ class Document(Section):
     retries: RetriesSection = RetriesSection()
     scaling: ScalingSection = ScalingSection()
     store: StoreSection = StoreSection()
+    redis: Annotated[RedisSection, BeforeValidator(none_of_it)] = RedisSection()
     shutdown: ShutdownSection = ShutdownSection()
     log: LogSection = LogSection()
     tenants: Annotated[tuple[TenantSection, ...], Strict(strict=False)] = ()

@@ -1,7 +1,7 @@
 """What is wrong with single values, in words an operator can act on.
 
-It knows which keys belong to the product but not to this version, and which values may be a
-secret that must not be repeated in a message. What values mean together is not known here.
+It knows which values may be a secret that must not be repeated in a message. What values mean
+together is not known here.
 """
 
 import difflib
@@ -13,7 +13,6 @@ from pydantic_core import ErrorDetails
 from gateway.settings_document import Document, keys_at
 from gateway.settings_sources import Place, Problem
 
-NOT_YET = "not supported by this version"
 SHOWN_LENGTH_MAX = 60
 
 ATTRIBUTES = {field.alias or name: name for name, field in Document.model_fields.items()}
@@ -21,30 +20,8 @@ ATTRIBUTES = {field.alias or name: name for name, field in Document.model_fields
 Parts = dict[Place, object]
 """Valid values by their place: ("listen",) a section, ("keys", 3) one item of a list."""
 
-# `*` stands for any index or name. Null is accepted, and so are the words that say "off".
-KEYS_NOT_YET: Mapping[str, tuple[object, ...]] = {
-    "redis": (),
-}
-
 # Somebody may have pasted a credential here: the value is not repeated.
 SECRET_KEYS = frozenset({"admin", "api_key_env", "key_sha256", "keys", "replicas", "url"})
-
-
-def supported(value: object, problems: list[Problem], place: Place = ()) -> object:
-    """`value` without the keys of `KEYS_NOT_YET`; each one found is told to `problems`."""
-    if isinstance(value, list):
-        return [supported(item, problems, (*place, i)) for i, item in enumerate(value)]
-    if not isinstance(value, Mapping):
-        return value
-    kept: dict[object, object] = {}
-    for key, item in value.items():
-        here = (*place, str(key))
-        off = next((off for like, off in KEYS_NOT_YET.items() if _is_like(here, like)), None)
-        if off is None:
-            kept[key] = supported(item, problems, here)
-        elif item is not None and item not in off:
-            problems.append(Problem(here, NOT_YET))
-    return kept
 
 
 def parsed(key: str, value: object, problems: list[Problem]) -> Parts:
@@ -69,14 +46,6 @@ def dotted(place: Place) -> str:
     """`models[0].replicas[1].url`"""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
     return text.removeprefix(".")
-
-
-def _is_like(place: Place, pattern: str) -> bool:
-    """Whether `place` is the key that the dotted `pattern` names."""
-    parts = pattern.split(".")
-    return len(parts) == len(place) and all(
-        part in ("*", here) for part, here in zip(parts, place, strict=True)
-    )
 
 
 def _problem(details: ErrorDetails, index: int | None) -> Problem:

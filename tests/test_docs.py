@@ -18,9 +18,9 @@ from gateway.settings_document import (
     ModelSection,
     ReplicaSection,
     Section,
-    parsed_size,
     section_in,
 )
+from gateway.settings_words import parsed_size
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

@@ -32,6 +32,7 @@ WORDS: Mapping[str, str] = MappingProxyType(
         Closed.SPEED: "decodes slower than this tier allows",
         Closed.HEADROOM: "has its last free slots kept for the tiers above",
         Closed.LIMIT: "has as many sequences as it may have",
+        Closed.SHARE: "has as many sequences of this gateway as its part of it allows",
         Closed.WARM_UP: "is new, and is filled step by step",
         Closed.RESERVED: "is kept free for a large request that was passed over",
         Closed.PREFILL: "has as many prompt tokens yet to compute as this tier allows",

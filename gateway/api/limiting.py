@@ -4,13 +4,14 @@ Which limits there are, and whether they stand against it, is decided in `gatewa
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
 from gateway.api.life import Life
 from gateway.api.reply import Reply
 from gateway.core.messages import Request
 from gateway.tenancy.limits import Holders, Limits, Need, Standing, caps_of
+from gateway.tenancy.shared import SharedLimits, Standings
 
 Estimate = Callable[[Request], tuple[int, int]]
 """Prompt tokens, and output tokens per sequence, that a request will most likely have."""
@@ -19,32 +20,42 @@ Estimate = Callable[[Request], tuple[int, int]]
 class Limiting:
     """Reserves before a request is queued, and settles when it has ended."""
 
-    def __init__(self, limits: Limits, estimate: Estimate, wall: Callable[[], float]) -> None:
-        """`wall` tells seconds since 1970."""
+    def __init__(
+        self,
+        limits: Limits,
+        estimate: Estimate,
+        wall: Callable[[], float],
+        shared: SharedLimits | None = None,
+    ) -> None:
+        """`wall` tells seconds since 1970; `shared`: where limits hold over several gateways."""
         self._limits = limits
+        self._shared = shared
         self._estimate = estimate
         self._wall = wall
 
-    def admit(self, life: Life, reply: Reply, key_id: str) -> None:
-        """Reserve what it needs, and tell its client what is left.
+    def admit(self, life: Life, reply: Reply, key_id: str) -> Awaitable[None] | None:
+        """Reserve what it needs, and tell its client what is left; None: it is done.
 
-        Raises the errors of `Limits.reserve`; then nothing is reserved.
+        Raises the errors of `Limits.reserve`, as what is returned does; then nothing is reserved.
         """
         asked = life.asked
         assert asked is not None
         holders = self._limits.holders_of(asked.tenant, asked.user, key_id)
         if not holders:
-            return
+            return None
         life.caps = caps_of(holders)
         need = self._need(life)
+        if self._shared is not None:
+            return self._admit_shared(self._shared, holders, need, life=life, reply=reply)
         try:
             life.reservation = self._limits.reserve(holders, need)
         finally:
-            self._tell(holders, life, reply)
+            self._tell(self._limits.standing(holders), life, reply)
+        return None
 
     def settle(self, life: Life, status: int) -> None:
         """It ended, and its client was told this status: 0 where it was told none."""
-        reservation = life.reservation
+        reservation, limits = life.reservation, self._shared or self._limits
         if reservation is None:
             return
         usage = life.usage
@@ -52,13 +63,22 @@ class Limiting:
         if life.first_at is None and not is_left:
             # Nothing ran. A client's own mistake is a request all the same: engines looked at it.
             is_mistake = life.sent_at is not None and 400 <= status < 429
-            self._limits.settle(reservation, 0, is_counted=is_mistake)
+            limits.settle(reservation, 0, is_counted=is_mistake)
         elif usage is not None:
             tokens = (usage.prompt_tokens or life.prompt_tokens) + usage.output_tokens
-            self._limits.settle(reservation, tokens, is_counted=True)
+            limits.settle(reservation, tokens, is_counted=True)
         else:
             tokens_known = life.prompt_tokens if is_left else None
-            self._limits.settle(reservation, tokens_known, is_counted=True)
+            limits.settle(reservation, tokens_known, is_counted=True)
+
+    async def _admit_shared(
+        self, shared: SharedLimits, holders: Holders, need: Need, *, life: Life, reply: Reply
+    ) -> None:
+        verdict = await shared.reserve(holders, need)
+        life.reservation = verdict.reservation
+        self._tell(verdict.standings, life, reply)
+        if verdict.refused is not None:
+            raise verdict.refused
 
     def _need(self, life: Life) -> Need:
         call, asked = life.call, life.asked
@@ -89,8 +109,8 @@ class Limiting:
             return Need(tokens, tokens)
         return Need(prompt_tokens + output_tokens * sequences, prompt_tokens + sequences)
 
-    def _tell(self, holders: Holders, life: Life, reply: Reply) -> None:
-        requests, tokens = self._limits.standing(holders)
+    def _tell(self, standings: Standings, life: Life, reply: Reply) -> None:
+        requests, tokens = standings
         for name, standing in ((b"requests", requests), (b"tokens", tokens)):
             if standing is None:
                 continue

@@ -30,6 +30,32 @@ class ReplicaReadiness:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolReadiness:
+    """Who decides about the requests of one pool of models."""
+
+    phase: str
+    """leading, following, alone; looking or gathering for a moment after a leader went."""
+    leader: str | None
+    """None: nobody is known to lead it."""
+    epoch: int
+    followers: int
+    """Gateways that this one decides for, beside itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterReadiness:
+    """This gateway among several."""
+
+    gateway: str
+    gateways: tuple[str, ...]
+    """All that are there, as far as is known."""
+    degraded: bool
+    """Whether it decides alone, within its part of every replica: fairness ends at this gateway."""
+    pools: Mapping[str, PoolReadiness]
+    """By the smallest model name of each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
     """The answer of `/readyz`."""
 
@@ -40,6 +66,8 @@ class Readiness:
     replicas: Mapping[str, ReplicaReadiness]
     store_error: str | None = None
     """Why operators can change nothing now; traffic is served all the same."""
+    cluster: ClusterReadiness | None = None
+    """None: it is not one of several."""
 
 
 def readiness(
@@ -49,6 +77,7 @@ def readiness(
     *,
     is_leaving: bool = False,
     store_error: str | None = None,
+    cluster: ClusterReadiness | None = None,
 ) -> Readiness:
     """Ready means: not shutting down, and at least one replica can take a request."""
     replicas = {
@@ -66,6 +95,7 @@ def readiness(
         granted=len(scheduler.granted),
         replicas=replicas,
         store_error=store_error,
+        cluster=cluster,
     )
 
 

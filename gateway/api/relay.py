@@ -207,7 +207,9 @@ class Relay:
         if call.previous_response_id is not None:
             life.pinned = self._holder_of(call.previous_response_id, asked)
         if self._limiting is not None:
-            self._limiting.admit(life, reply, principal.key_id)
+            asked_of_all = self._limiting.admit(life, reply, principal.key_id)
+            if asked_of_all is not None:
+                await asked_of_all
         if self._prefixes is not None and call.output_tokens_max != 0:
             whose = self._isolation.sharers(asked.tenant, asked.user)
             life.prefix = self._prefixes.of(call.fields, model=life.model, tenant=whose)

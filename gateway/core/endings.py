@@ -210,10 +210,31 @@ def adopted(state: State, event: Adopted, *, now: float) -> None:
     state.caps.enter(request)
     if state.policy.release_at_once:
         grant.charged = 0.0
-    else:
+    elif pool.count:
         pool.settle(request, grant.charged, tier=grant.tier, was_favoured=False)
+    else:
+        # Virtual time goes with it: what runs elsewhere for hours must not become a debt.
+        pool.pass_by(waiting)
     pool.saw(request.tier, now)
     state.touch(replica)
+
+
+def disowned(state: State, request_id: str, *, now: float, out: list[Decision]) -> None:
+    """A granted request leaves the books, and takes no load off its replica by that."""
+    found = state.granted.pop(request_id, None)
+    if found is None:
+        finished(state, Finished(request_id, Outcome.CANCELLED), now=now, out=out)
+        return
+    grant, replica = found
+    replica.ledger.leave(request_id, now)
+    health.went_back(replica, request_id)
+    report = replica.report
+    if report is not None and report.running is not None and not replica.is_stale:
+        replica.foreign += grant.sequences
+        replica.sightings.add_foreign(grant.sequences)
+    forget_if_gone(state, replica)
+    state.touch(replica)
+    _ran(state, grant.waiting.request, now=now, out=out)
 
 
 def forget_if_gone(state: State, replica: Replica) -> None:

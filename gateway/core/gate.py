@@ -32,6 +32,8 @@ class Closed(StrEnum):
     SPEED = "speed"
     HEADROOM = "headroom"
     LIMIT = "limit"
+    SHARE = "share"
+    """Its part of the replica is in use; the rest is for schedulers that it does not hear of."""
     WARM_UP = "warm_up"
     RESERVED = "reserved"
     PREFILL = "prefill"
@@ -119,6 +121,8 @@ class Gates:
                 return Closed.QUEUE
         if occupied == 0:
             return None
+        if self.policy.sharers > 1 and replica.ledger.sequences - without >= self.share(replica):
+            return Closed.SHARE
         if slots is not None:
             away = self.away(replica, slots)[tier]
             if away and occupied >= slots - away:
@@ -154,6 +158,10 @@ class Gates:
                 return Closed.KV
         slots = replica.slots
         sequences = waiting.request.sequences
+        if sequences > 1 and self.policy.sharers > 1:
+            own = ledger.sequences
+            if own and own + min(sequences, slots or sequences) > self.share(replica):
+                return Closed.SHARE
         if sequences > 1 and occupied + min(sequences, slots or sequences) > self.limit(replica):
             return Closed.LIMIT
         if slots is not None and sequences > 1:
@@ -168,6 +176,13 @@ class Gates:
         if self._is_adaptive and replica.limit.limit < self._static_limit:
             return replica.limit.limit
         return self._static_limit
+
+    def share(self, replica: Replica) -> float:
+        """Most sequences of one scheduler on `replica` among several that are on their own."""
+        most = self.limit(replica)
+        if replica.slots is not None:
+            most = min(most, replica.slots)
+        return most if math.isinf(most) else max(1, int(most) // self.policy.sharers)
 
     def allowance(self, replica: Replica, tier: int, now: float) -> int:
         """Requests that `tier` may leave waiting in the engine: enough to bridge one round trip.

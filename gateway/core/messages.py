@@ -344,6 +344,16 @@ class Adopted:
     output_tokens: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Disowned:
+    """A granted request may run on, but nobody will tell its end: it is foreign load from now on.
+
+    What the next reports show of the replica is what counts of it. One that waits is forgotten.
+    """
+
+    request_id: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaFound:
     """A replica answers, or what it serves changed. Idempotent."""
@@ -416,7 +426,7 @@ class Woke:
 
 Event = (
     Arrived | Cancelled | FirstToken | Progressed | Finished | Bounced | RecallDone | RecallTooLate
-    | Adopted | ReplicaFound | ReplicaReported | ReplicaRefused | ReplicaLost | ReplicaRemoved
+    | Adopted | Disowned | ReplicaFound | ReplicaReported | ReplicaRefused | ReplicaLost | ReplicaRemoved
     | DrainAsked | PolicyChanged | Closed | Woke
 )  # fmt: skip
 

@@ -210,6 +210,9 @@ class Policy:
     scaling: Scaling = field(default_factory=Scaling)
     scrape_interval_s: float = 1.0
     bounds: Bounds = field(default_factory=Bounds)
+    sharers: int = 1
+    """Schedulers that put requests on the same replicas without hearing of one another, this one
+    included: each keeps to its part of every replica, and of every cap."""
     release_at_once: bool = False
     """The contrast (`--policy fifo`): no queue, no gate, no fairness, everything is forwarded."""
 

@@ -16,6 +16,7 @@ from gateway.core.messages import (
     Cancelled,
     Closed,
     Decision,
+    Disowned,
     DrainAsked,
     Event,
     Finished,
@@ -67,6 +68,8 @@ class Scheduler(State):
                 endings.kept(self, event.request_id)
             case Adopted():
                 endings.adopted(self, event, now=now)
+            case Disowned():
+                endings.disowned(self, event.request_id, now=now, out=out)
             case ReplicaFound():
                 fleet.found(self, event, now=now, out=out)
             case ReplicaRefused():

@@ -38,6 +38,12 @@ class Sightings:
         self._foreign_recent.append(seen)
         return min(self._foreign_seen)
 
+    def add_foreign(self, sequences: int) -> None:
+        """What was ours in the last scrapes is so no more."""
+        self._foreign_seen = deque(
+            (seen + sequences for seen in self._foreign_seen), maxlen=FOREIGN_WINDOW
+        )
+
     def foreign_lately(self) -> int:
         """The foreign load that few of the last scrapes exceeded."""
         recent = sorted(self._foreign_recent)

@@ -85,6 +85,9 @@ class Admission:
             if self._decision is None:
                 self.position = self._dispatcher.place_of(request_id)[0]
             await self._granted()
+            if not self.position and self._dispatcher.decider is not None:
+                # Where another gateway decides, the place comes a moment after the question.
+                self.position = self._dispatcher.place_of(request_id)[0]
         except BaseException:
             self._end()
             raise

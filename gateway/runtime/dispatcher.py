@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Protocol, assert_never
 
 from gateway.core.messages import (
+    Decision,
     Event,
     Granted,
     MoveWanted,
@@ -40,6 +41,16 @@ class Waiter(Protocol):
         """
 
 
+class Decider(Protocol):
+    """Who decides in front of the scheduler, where several gateways are one."""
+
+    def handle(self, event: Event, now: float) -> list[Decision]:
+        """See `Scheduler.handle`."""
+
+    def place_of(self, request_id: str, now: float) -> tuple[int, float | None] | None:
+        """See `Scheduler.place_of`."""
+
+
 class Dispatcher:
     """Feeds the scheduler and delivers its decisions."""
 
@@ -48,11 +59,16 @@ class Dispatcher:
         scheduler: Scheduler,
         clock: Callable[[], float],
         *,
+        decider: Decider | None = None,
         advised: Callable[[ScaleAdvised], None] = lambda _: None,
     ) -> None:
-        """`advised` hears each advice on the number of replicas; it must not block."""
+        """`decider` decides in place of the scheduler behind it; None: nobody does.
+
+        `advised` hears each advice on the number of replicas; it must not block.
+        """
         self.scheduler = scheduler
         self.clock = clock
+        self.decider = decider
         self._advised = advised
         self._waiters: dict[str, Waiter] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -60,8 +76,15 @@ class Dispatcher:
 
     def tell(self, event: Event) -> None:
         """Hand one event to the scheduler and carry out what it decides."""
+        if self.decider is None:
+            self.carry_out(self.scheduler.handle(event, self.clock()))
+        else:
+            self.carry_out(self.decider.handle(event, self.clock()))
+
+    def carry_out(self, decisions: list[Decision]) -> None:
+        """Deliver what was decided to whoever waits for it."""
         begun: tuple[str, ...] = ()
-        for decision in self.scheduler.handle(event, self.clock()):
+        for decision in decisions:
             match decision:
                 case Granted() | Refused():
                     # Without a waiter the request ended while the decision was made.
@@ -98,6 +121,8 @@ class Dispatcher:
 
     def place_of(self, request_id: str) -> tuple[int, float | None]:
         """(position, expected wait in seconds) of a waiting request; (0, None) otherwise."""
+        if self.decider is not None:
+            return self.decider.place_of(request_id, self.clock()) or (0, None)
         return self.scheduler.place_of(request_id, self.clock()) or (0, None)
 
     def close(self) -> None:

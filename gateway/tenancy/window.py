@@ -19,11 +19,13 @@ SLOTS_MAX = MINUTE_S + 1
 class Slot:
     """What was used within one second of the clock."""
 
-    __slots__ = ("amount", "second")
+    __slots__ = ("amount", "second", "untold")
 
     def __init__(self, second: int, amount: int) -> None:
         self.second = second
         self.amount = amount
+        self.untold = 0
+        """What of it is still to be told where all gateways count."""
 
 
 class Window:
@@ -54,6 +56,24 @@ class Window:
         """When nothing of what was used counts any more, if nothing more is used."""
         self._forget(now)
         return float(self._slots[-1].second + SLOTS_MAX) if self._slots else now
+
+    def missed(self, now: float, *, is_all: bool) -> list[tuple[int, int]]:
+        """(seconds ago, what is untold, or all) of each slot; from now on it counts as told."""
+        self._forget(now)
+        end = int(now)
+        found = [
+            (end - each.second, amount)
+            for each in self._slots
+            if (amount := each.amount if is_all else each.untold)
+        ]
+        for each in self._slots:
+            each.untold = 0
+        return found
+
+    @property
+    def newest(self) -> Slot:
+        """That of the last `add`."""
+        return self._slots[-1]
 
     def add(self, amount: int, now: float) -> Slot:
         """Use `amount` now, whether it fits or not; returns what `correct` needs."""

@@ -208,6 +208,24 @@ async def test_a_second_signal_ends_it_at_once(number: int) -> None:
     assert server.status == 128 + number
 
 
+async def test_a_worker_takes_the_echo_of_a_signal_for_no_second_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """systemd tells the supervisor and each worker, and the supervisor tells each worker too."""
+    async with site() as at:
+        calls = await at.fill()
+        server = at.running.server
+        monkeypatch.setattr(server, "_berth", object())
+        for _ in range(2):
+            server.handle_exit(signal.SIGTERM, None)
+        await eventually(lambda: at.running.gateway.doors.is_leaving)
+        assert not server.should_exit
+        server.end_at_once(signal.SIGTERM)
+        await asyncio.gather(*calls, return_exceptions=True)
+        monkeypatch.undo()
+    assert server.status == 128 + signal.SIGTERM
+
+
 async def test_ctrl_c_has_no_lag() -> None:
     """Nobody balances load onto a terminal."""
     async with site(shutdown__lag_s=60.0) as at:

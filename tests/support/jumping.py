@@ -40,6 +40,10 @@ class JumpingLoop(asyncio.SelectorEventLoop):
         """Seconds since the loop was made, as its timers see it."""
         return self._jumping.now
 
+    def jump(self, seconds: float) -> None:
+        """As if the process had been stopped for so long."""
+        self._jumping.now += seconds
+
 
 def run_jumping(main: Coroutine[Any, Any, T], *, grace_s: float = 0.0) -> T:
     """Run `main` to its end on a jumping loop; its timers cost no time."""

@@ -70,7 +70,7 @@ class RedisServer:
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=1.0) as link:
                 link.sendall(b"PING\r\n")
-                return link.recv(64).startswith(b"+PONG")
+                return link.recv(64).startswith((b"+PONG", b"-NOAUTH"))
         except OSError:
             return False
 

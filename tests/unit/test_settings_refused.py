@@ -196,19 +196,6 @@ def test_web_pages_stay_out_of_an_open_gateway(load: Loading) -> None:
     assert load(text + f"keys: [{{tenant: a, key_sha256: {SHA}}}]").listen.cors_origins == ("*",)
 
 
-@pytest.mark.parametrize(
-    ("text", "key"),
-    [
-        ("redis: {url: 'redis://x'}", "redis"),
-    ],
-)
-def test_keys_of_later_versions_are_refused_by_name(load: Loading, text: str, key: str) -> None:
-    """A limit that is silently ignored is found out by the bill."""
-    assert load.errors(REPLICA + text) == (
-        f"fairgate.yaml:2: {key}: not supported by this version",
-    )
-
-
 def test_a_choice_that_there_is_not_is_refused_with_those_there_are(load: Loading) -> None:
     """Who misspells weighted must not get strict order without a word."""
     (error,) = load.errors(REPLICA + "scheduling: {order: weihgted}")
@@ -260,9 +247,26 @@ scaling: {min: 9, below: 0.7}
     )
 
 
-def test_saying_that_a_later_feature_is_off_is_fine(load: Loading) -> None:
-    """A file shared by two versions may spell out what the older one does anyway."""
-    load(REPLICA + "redis: null\ncache_isolation: none")
+def test_no_redis_may_be_said_in_two_ways(load: Loading) -> None:
+    """Files of versions that knew no Redis spelt it out with a bare null."""
+    assert load(REPLICA + "redis: null").redis == load(REPLICA + "redis: {url: null}").redis
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "redis: {url: 'redis://:secret@host:x'}",
+        "redis: {url: 'http://host'}",
+        "redis: {url: 'redis+sentinel://secret:secret@a,b'}",
+        "redis: {prefix: 'a b'}",
+        "redis: {name: 'secret\\r\\nFLUSHALL'}",
+    ],
+)
+def test_what_is_no_address_or_name_is_refused(load: Loading, text: str) -> None:
+    """A gateway that believes it is one of many, and is alone, doubles every limit."""
+    (error,) = load.errors(REPLICA + text)
+    assert ": redis." in error
+    assert "secret:" not in error
 
 
 def test_a_file_that_cannot_be_read_is_the_only_complaint(tmp_path: Path) -> None:

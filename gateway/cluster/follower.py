@@ -1,0 +1,123 @@
+"""One gateway's side of one pool that may be led elsewhere: whom it follows, and what is numbered.
+
+It holds no requests: what is open is known to whoever uses it. It refuses to guess: a number that
+is missing, in either direction, ends in `Synced`, which tells everything anew.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+from gateway.cluster.messages import Beat, Decided, Happened, Led, Open, Synced, Told
+from gateway.cluster.ports import BEAT_S, Leader
+
+RESYNC_S: Final = 0.1
+"""Least time between two `Synced` of one pool."""
+HUSH_S: Final = 3 * BEAT_S
+"""A leader that was not heard for so long is told everything anew, each heartbeat."""
+ALONE_AFTER_S: Final = 2.0
+"""Without a leader that answers for so long, a gateway decides alone."""
+
+
+class Phase(StrEnum):
+    """Who decides about this gateway's requests of a pool."""
+
+    LOOKING = "looking"
+    """Nobody yet: they wait for a leader to be known."""
+    FOLLOWING = "following"
+    """Another gateway."""
+    GATHERING = "gathering"
+    """This one, as soon as it has heard what the others have there."""
+    LEADING = "leading"
+    """This one, for all gateways."""
+    ALONE = "alone"
+    """This one, for itself: nobody leads, or whoever does is not heard."""
+
+
+DECIDES: Final = frozenset({Phase.LEADING, Phase.ALONE})
+"""The phases in which this gateway's own scheduler decides."""
+
+
+class Follower:
+    """A session with the leader of a pool, or the lack of one."""
+
+    __slots__ = (
+        "epoch", "former", "heard", "heard_at", "is_hushed", "leader", "me", "phase", "pool", "session",
+        "since", "synced_at", "told",
+    )  # fmt: skip
+
+    def __init__(self, me: str, pool: str, now: float) -> None:
+        self.me = me
+        self.pool = pool
+        self.phase = Phase.LOOKING
+        self.since = now
+        """When the phase began."""
+        self.leader = self.former = ""
+        """Who leads, and who led when somebody else last did."""
+        self.epoch = 0
+        """The highest that was heard of: nothing of a lower one counts any more."""
+        self.session = 0
+        """0: none."""
+        self.told = 0
+        self.heard = 0
+        """Numbers of the last message in each direction, in this session."""
+        self.heard_at = now
+        self.synced_at = float("-inf")
+        self.is_hushed = False
+        """Whether it is alone since its leader did not answer: only a word from there ends that."""
+
+    def enter(self, phase: Phase, now: float) -> None:
+        """From now on that is who decides."""
+        self.phase, self.since = phase, now
+        self.is_hushed = False
+        if phase is not Phase.FOLLOWING:
+            self.leader, self.session = "", 0
+
+    def follow(self, leader: Leader, now: float) -> None:
+        """Another gateway leads; a session is still to be begun."""
+        self.enter(Phase.FOLLOWING, now)
+        self.leader = self.former = leader.gateway
+        self.epoch = leader.epoch
+        self.heard_at = now
+
+    def sync(self, session: int, requests: tuple[Open, ...], now: float) -> Synced:
+        """Begin a session with all that is open."""
+        self.session, self.told, self.heard = session, 0, 0
+        self.synced_at = now
+        return Synced(self.me, self.pool, self.epoch, session, requests)
+
+    def tell(self, event: Happened, ago_s: float | None) -> Told:
+        """The next message of this session."""
+        self.told += 1
+        return Told(self.me, self.pool, self.epoch, self.session, self.told, event, ago_s)
+
+    def beat(self) -> Beat:
+        """So far everything was told up to here."""
+        return Beat(self.me, self.pool, self.epoch, self.session, self.told)
+
+    def is_gap(self, message: Led | Decided, now: float) -> bool | None:
+        """Take note of a message of the present leader.
+
+        False: it is the next. True: something is missing, or all is asked for: sync. None: it is
+        an old one, and says nothing.
+        """
+        if message.session == 0:
+            return now - self.synced_at >= RESYNC_S or None
+        if message.session != self.session:
+            return None
+        self.heard_at = now
+        if isinstance(message, Led):
+            return message.number > self.heard
+        if message.number == self.heard + 1:
+            self.heard += 1
+            return False
+        return True if message.number > self.heard else None
+
+    def is_due(self, now: float) -> bool:
+        """Whether the leader should be told everything anew, since it is silent."""
+        return now - max(self.heard_at, self.synced_at) >= HUSH_S
+
+    def is_late(self, now: float) -> bool:
+        """Whether nobody has led for too long."""
+        if self.phase is Phase.FOLLOWING:
+            return now - self.heard_at >= ALONE_AFTER_S
+        return self.phase is Phase.LOOKING and now - self.since >= ALONE_AFTER_S

@@ -1,0 +1,136 @@
+"""What a leader knows of the other gateways: their sessions, and which requests are whose.
+
+Inside the leader's scheduler a request of another gateway carries that one's name before its id.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from gateway.cluster.follower import RESYNC_S
+from gateway.cluster.messages import Decided, Led, Ruling, Told
+from gateway.cluster.ports import BEAT_S
+from gateway.core.messages import (
+    Bounced,
+    Cancelled,
+    Event,
+    Finished,
+    FirstToken,
+    Progressed,
+    RecallDone,
+    RecallTooLate,
+    Request,
+)
+
+Later = FirstToken | Progressed | Finished | Bounced | RecallDone | RecallTooLate | Cancelled
+"""What may happen to a request once it has arrived."""
+SEPARATOR: Final = "/"
+SILENT_S: Final = 3 * BEAT_S
+"""What waits of a gateway that was not heard for so long is not released."""
+GIVE_UP_S: Final = 3.0
+"""What runs of a gateway that was not heard for so long is not counted any more."""
+
+
+def inner_id(gateway: str, request_id: str) -> str:
+    """The id of a guest's request inside the leader's scheduler."""
+    return f"{gateway}{SEPARATOR}{request_id}"
+
+
+def inner(request: Request, gateway: str, arrived_at: float, *, tiers: int) -> Request:
+    """The request as the leader's scheduler sees it, which may know of fewer `tiers` by now."""
+    id, tier = inner_id(gateway, request.id), min(request.tier, tiers - 1)
+    return replace(request, id=id, tier=tier, arrived_at=arrived_at)
+
+
+class Guest:
+    """One gateway that follows, in its present session."""
+
+    __slots__ = (
+        "asked_at", "decided", "gateway", "heard_at", "ids", "is_synced", "session", "told",
+    )  # fmt: skip
+
+    def __init__(self, gateway: str, now: float) -> None:
+        self.gateway = gateway
+        self.session = 0
+        self.told = 0
+        self.decided = 0
+        """Numbers of the last message in each direction, in this session."""
+        self.heard_at = now
+        self.is_synced = False
+        """Whether what is known of it is all and true."""
+        self.asked_at = float("-inf")
+        self.ids: dict[str, str] = {}
+        """Its own id of each of its open requests, by that inside the leader's scheduler."""
+
+    def begin(self, session: int, now: float) -> None:
+        """It has told everything."""
+        self.session, self.told, self.decided = session, 0, 0
+        self.heard_at = now
+        self.is_synced = True
+
+    def takes(self, message: Told, now: float) -> bool:
+        """Whether this is the next of its messages; if one is missing, it counts as not synced."""
+        self.heard_at = now
+        if message.session != self.session or not self.is_synced:
+            self.is_synced &= message.session < self.session
+            return False
+        if message.number == self.told + 1:
+            self.told += 1
+            return True
+        self.is_synced = message.number <= self.told
+        return False
+
+    def may_ask(self, now: float) -> bool:
+        """Whether it should be asked for everything now; the answer is under way otherwise."""
+        if now - self.asked_at < RESYNC_S:
+            return False
+        self.asked_at = now
+        return True
+
+
+class Desk:
+    """What a leader of one epoch writes to its guests."""
+
+    __slots__ = ("epoch", "me", "pool")
+
+    def __init__(self, me: str, pool: str, epoch: int) -> None:
+        self.me = me
+        self.pool = pool
+        self.epoch = epoch
+
+    def ruling(self, guest: Guest, decision: Ruling) -> Decided:
+        """The next message of this session."""
+        guest.decided += 1
+        return Decided(self.me, self.pool, self.epoch, guest.session, guest.decided, decision)
+
+    def led(self, guest: Guest) -> Led:
+        """So far everything was told up to here; or: tell me everything."""
+        session = guest.session if guest.is_synced else 0
+        return Led(self.me, self.pool, self.epoch, session, guest.decided)
+
+
+def inner_event(event: Later, gateway: str, now: float, ago_s: float | None) -> Event:
+    """The event as the leader's scheduler hears it, at the leader's own instants."""
+    match event:
+        case Progressed():
+            return Progressed(
+                event.replica,
+                {inner_id(gateway, id): tokens for id, tokens in event.output_tokens.items()},
+                None if ago_s is None else now - ago_s,
+                frozenset(_inner_ids(gateway, event.held)),
+            )
+        case Finished():
+            return Finished(
+                inner_id(gateway, event.request_id),
+                event.outcome,
+                event.usage,
+                event.tpot_s,
+                fault=event.fault,
+                goes_on=event.goes_on,
+            )
+        case FirstToken() | Bounced() | RecallDone() | RecallTooLate() | Cancelled():
+            return type(event)(inner_id(gateway, event.request_id))
+
+
+def _inner_ids(gateway: str, ids: Iterable[str]) -> list[str]:
+    return [inner_id(gateway, each) for each in ids]

@@ -1,0 +1,367 @@
+"""A gateway that leads a pool: what its guests tell goes into its scheduler, what is decided, back.
+
+A new leader grants nothing before everybody who lives has told what it has, or had two heartbeats
+for it; of whoever is missing, what it had by the last checkpoint stays reserved for a while. It
+refuses to know who leads and until when: it is begun and ended.
+"""
+
+import json
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import Final, Protocol
+
+from gateway.cluster.guests import GIVE_UP_S, SILENT_S, Desk, Guest, inner, inner_event, inner_id
+from gateway.cluster.messages import Astray, Beat, Left, Message, Open, Placed, Synced, Told
+from gateway.cluster.ports import BEAT_S, CHECKPOINT_BYTES_MAX
+from gateway.core.claims import claims, take_claims
+from gateway.core.messages import (
+    Adopted,
+    Arrived,
+    Bounced,
+    Cancelled,
+    Disowned,
+    Event,
+    Finished,
+    Granted,
+    MoveWanted,
+    Outcome,
+    Progressed,
+    RecallDone,
+    Recalled,
+    RecallTooLate,
+    Refused,
+    Request,
+)
+from gateway.core.pool import Pool
+from gateway.core.scheduler import Scheduler
+
+GATHER_S: Final = 2 * BEAT_S
+FAULTS: Final = (ValueError, LookupError, TypeError, AttributeError)
+"""What a checkpoint of another form ends in when it is read."""
+
+
+class Host(Protocol):
+    """The gateway that leads."""
+
+    name: str
+    scheduler: Scheduler
+    owners: dict[str, tuple["Leadership", Guest]]
+    """Whose each request in the scheduler is, by the id that it has there, but for one's own."""
+
+    def feed(self, event: Event, now: float) -> None:
+        """Let the scheduler take it in, and carry out what it decides."""
+
+    def post(self, to: str, message: Message) -> None:
+        """Send."""
+
+    def pool_of(self, model: str) -> str | None:
+        """Name of the pool that serves a model."""
+
+
+class Leadership:
+    """One pool led in one epoch."""
+
+    __slots__ = (
+        "_arrivals", "_desk", "_host", "_kept", "awaited", "epoch", "gather_until", "guests",
+        "is_gathering", "is_over", "pool", "resyncs",
+    )  # fmt: skip
+
+    def __init__(
+        self, host: Host, pool: str, epoch: int, *, live: Iterable[str], kept: bytes, now: float
+    ) -> None:
+        """`live`: the gateways that must be heard first; `kept`: the last checkpoint, or nothing."""
+        self._host = host
+        self._desk = Desk(host.name, pool, epoch)
+        self._kept = kept
+        self.pool = pool
+        self.epoch = epoch
+        self.guests: dict[str, Guest] = {}
+        self.awaited = {each for each in live if each != host.name}
+        self.gather_until = now + GATHER_S
+        self.is_gathering = True
+        self.is_over = False
+        self.resyncs = 0
+        self._arrivals: dict[str, Request] = {}
+        """What waits while nothing is granted yet, by inner id."""
+        for gateway in sorted(self.awaited):
+            self._ask(self._guest(gateway, now), now)
+
+    # What comes.
+
+    def synced(self, message: Synced, now: float) -> None:
+        """A guest tells all that it has: that is the truth, whatever was thought before."""
+        guest = self._guest(message.sender, now)
+        if message.session <= guest.session:
+            return
+        guest.begin(message.session, now)
+        listed = {inner_id(guest.gateway, each.request.id): each for each in message.requests}
+        never_got = {id for id in guest.ids if id in self._host.scheduler.granted}
+        for id, each in listed.items():
+            if each.replica is not None:
+                self._runs(guest, id, each, now)
+                never_got.discard(id)
+        for id in [id for id in guest.ids if id not in listed]:
+            self._drop(guest, id, now)
+        for id in [id for id in listed if id in never_got]:
+            self._take_back(guest, id, now)
+        for id, each in listed.items():
+            if each.replica is None and id not in guest.ids:
+                self._arrived(guest, each.request, now - each.waited_s, now)
+        self.awaited.discard(guest.gateway)
+
+    def told(self, message: Told, now: float) -> None:
+        """Something happened to a guest's request."""
+        guest = self._guest(message.sender, now)
+        if not guest.takes(message, now):
+            if not guest.is_synced:
+                self._ask(guest, now)
+            return
+        event = message.event
+        if isinstance(event, Arrived):
+            waited_s = message.ago_s or 0.0
+            self._arrived(guest, event.request, now - waited_s, now)
+            return
+        happened = inner_event(event, guest.gateway, now, message.ago_s)
+        if isinstance(event, Progressed):
+            self._host.feed(happened, now)
+            return
+        id = inner_id(guest.gateway, event.request_id)
+        if id not in guest.ids:
+            return
+        is_over = isinstance(event, Finished | Cancelled)
+        if self._arrivals.pop(id, None) is None or is_over:
+            self._host.feed(happened, now)
+        if is_over:
+            self._close(guest, id)
+        elif isinstance(event, Bounced | RecallDone):
+            self._place(guest, id, now)
+
+    def heard(self, message: Beat, now: float) -> None:
+        """A guest is there, and tells how much it has told."""
+        guest = self._guest(message.sender, now)
+        guest.heard_at = now
+        if message.session > guest.session or message.number > guest.told:
+            guest.is_synced = guest.is_synced and message.session < guest.session
+        if not guest.is_synced:
+            self._ask(guest, now)
+
+    # What goes.
+
+    def decided(
+        self, guest: Guest, decision: Granted | Refused | Recalled | MoveWanted, now: float
+    ) -> None:
+        """The scheduler decided about a guest's request."""
+        id = decision.request_id
+        own_id = guest.ids[id]
+        if isinstance(decision, Refused):
+            self._close(guest, id)
+        if not self.is_over and guest.is_synced:
+            told = self._desk.ruling(guest, replace_id(decision, own_id))
+            self._host.post(guest.gateway, told)
+
+    def beat(self, live: Collection[str], now: float) -> None:
+        """A heartbeat: tell the guests, and look who is silent."""
+        for gateway in live:
+            if gateway != self._host.name:
+                self._guest(gateway, now)
+        for guest in list(self.guests.values()):
+            silent_s = now - guest.heard_at
+            if silent_s >= GIVE_UP_S or (silent_s >= SILENT_S and guest.gateway not in live):
+                self._give_up(guest, now)
+                continue
+            if silent_s >= SILENT_S and guest.is_synced:
+                guest.is_synced = False
+                self._take_out(guest, now)
+            self._host.post(guest.gateway, self._desk.led(guest))
+
+    def look(self, now: float) -> bool:
+        """Begin to grant, if nobody is awaited any more; whether it has just begun."""
+        if not self.is_gathering or (self.awaited and now < self.gather_until):
+            return False
+        self._inherit(now)
+        self.is_gathering = False
+        return True
+
+    def arrivals(self) -> list[Request]:
+        """What the guests had waiting when it began; asked for once."""
+        found, self._arrivals = list(self._arrivals.values()), {}
+        return found
+
+    def end(self, now: float) -> None:
+        """Lead no more: the guests' requests leave the scheduler, and nothing is decided of them."""
+        self.is_over = True
+        for guest in self.guests.values():
+            self._take_out(guest, now)
+        for guest in list(self.guests.values()):
+            self._give_up(guest, now)
+
+    def leave(self) -> None:
+        """Tell the guests to look for another leader."""
+        for gateway in self.guests:
+            self._host.post(gateway, Left(self._host.name, self.pool, self.epoch))
+
+    def checkpoint(self) -> bytes:
+        """What a new leader needs: who has had how much, and what each gateway has where."""
+        pool = self._pool()
+        if pool is None or self.is_gathering:
+            return b""
+        held: dict[str, dict[str, int]] = {}
+        for replica in pool.replicas.values():
+            for id, grant in replica.ledger.grants.items():
+                owner = self._host.owners.get(id)
+                gateway = self._host.name if owner is None else owner[1].gateway
+                sums = held.setdefault(gateway, {})
+                sums[replica.name] = sums.get(replica.name, 0) + grant.sequences
+        data = json.dumps({"claims": claims(pool), "held": held}, separators=(",", ":")).encode()
+        return data if len(data) <= CHECKPOINT_BYTES_MAX else b""
+
+    # Inside.
+
+    def _guest(self, gateway: str, now: float) -> Guest:
+        guest = self.guests.get(gateway)
+        if guest is None:
+            guest = self.guests[gateway] = Guest(gateway, now)
+        return guest
+
+    def _ask(self, guest: Guest, now: float) -> None:
+        if guest.may_ask(now):
+            self.resyncs += guest.session > 0
+            self._host.post(guest.gateway, self._desk.led(guest))
+
+    def _pool(self) -> Pool | None:
+        pool = self._host.scheduler.pool_by_model.get(self.pool)
+        return pool if pool is not None and min(pool.models) == self.pool else None
+
+    def _open(self, guest: Guest, id: str, own_id: str) -> None:
+        guest.ids[id] = own_id
+        self._host.owners[id] = (self, guest)
+
+    def _close(self, guest: Guest, id: str) -> None:
+        guest.ids.pop(id, None)
+        self._host.owners.pop(id, None)
+
+    def _is_mine(self, guest: Guest, request: Request) -> bool:
+        if self._host.pool_of(request.model) == self.pool:
+            return True
+        self._host.post(guest.gateway, self._desk.ruling(guest, Astray(request.id)))
+        return False
+
+    def _arrived(self, guest: Guest, request: Request, arrived_at: float, now: float) -> None:
+        id = inner_id(guest.gateway, request.id)
+        if id in guest.ids:
+            guest.is_synced = False  # It cannot come twice: something else is wrong.
+            self._ask(guest, now)
+        elif self._is_mine(guest, request):
+            tiers = len(self._host.scheduler.policy.tiers)
+            coming = inner(request, guest.gateway, arrived_at, tiers=tiers)
+            self._open(guest, id, request.id)
+            if self.is_gathering:
+                self._arrivals[id] = coming
+            else:
+                self._host.feed(Arrived(coming), now)
+                self._place(guest, id, now)
+
+    def _place(self, guest: Guest, id: str, now: float) -> None:
+        place = self._host.scheduler.place_of(id, now)
+        if place is not None and guest.is_synced:
+            ruling = Placed(guest.ids[id], *place)
+            self._host.post(guest.gateway, self._desk.ruling(guest, ruling))
+
+    def _take_back(self, guest: Guest, id: str, now: float) -> None:
+        """It waits there: the grant was lost on its way."""
+        if self.is_gathering:
+            self._drop(guest, id, now)
+        else:
+            self._host.feed(RecallDone(id), now)
+
+    def _runs(self, guest: Guest, id: str, told: Open, now: float) -> None:
+        assert told.replica is not None
+        scheduler = self._host.scheduler
+        known = scheduler.granted.get(id)
+        if known is not None and known[1].name == told.replica:
+            self._host.feed(RecallTooLate(id), now)
+            return
+        self._drop(guest, id, now)
+        tiers = len(scheduler.policy.tiers)
+        adopted = Adopted(
+            request=inner(told.request, guest.gateway, now - told.waited_s, tiers=tiers),
+            replica=told.replica,
+            running_s=told.running_s,
+            is_started=told.is_started,
+            output_tokens=told.output_tokens,
+        )
+        self._host.feed(adopted, now)
+        if id in scheduler.granted:
+            self._open(guest, id, told.request.id)
+
+    def _drop(self, guest: Guest, id: str, now: float) -> None:
+        """It is no more, or was never: out of the scheduler with it."""
+        if self._arrivals.pop(id, None) is None:
+            self._host.feed(Finished(id, Outcome.CANCELLED), now)
+        self._close(guest, id)
+
+    def _take_out(self, guest: Guest, now: float) -> None:
+        """What waits of a guest is not released any more."""
+        waiting = self._host.scheduler.waiting
+        for id in [id for id in guest.ids if id in waiting or id in self._arrivals]:
+            if id in waiting or id in self._arrivals:
+                self._drop(guest, id, now)
+
+    def _give_up(self, guest: Guest, now: float) -> None:
+        for id in list(guest.ids):
+            # It may live, and what it has may run on.
+            self._arrivals.pop(id, None)
+            self._host.feed(Disowned(id), now)
+            self._close(guest, id)
+        del self.guests[guest.gateway]
+        self.awaited.discard(guest.gateway)
+
+    def _inherit(self, now: float) -> None:
+        pool = self._pool()
+        if pool is None or not self._kept:
+            return
+        try:
+            data = json.loads(self._kept)
+            missing: dict[str, int] = {}
+            for gateway, held in data["held"].items():
+                guest = self.guests.get(gateway)
+                if gateway != self._host.name and (guest is None or not guest.is_synced):
+                    for name, sequences in held.items():
+                        missing[name] = missing.get(name, 0) + int(sequences)
+            for name, sequences in missing.items():
+                self._reserve(pool, name, sequences, now)
+            take_claims(pool, data["claims"])
+        except FAULTS:
+            return  # Fairness begins anew; the engines' own reports show what runs.
+
+    def _reserve(self, pool: Pool, name: str, sequences: int, now: float) -> None:
+        """What missing gateways had on a replica stays taken until it tells what it has."""
+        replica = pool.replicas.get(name)
+        if replica is None or replica.foreign >= sequences:
+            return
+        stand_in = Request(
+            id=inner_id(self.pool, name),
+            model=min(replica.models & pool.models),
+            tier=len(pool.policy.tiers) - 1,
+            tenant="",
+            user="",
+            arrived_at=now,
+            prompt_tokens=1,
+            output_tokens_max=1,
+            sequences=sequences - replica.foreign,
+        )
+        self._host.feed(Adopted(request=stand_in, replica=name), now)
+        self._host.feed(Disowned(stand_in.id), now)
+
+
+def replace_id(
+    decision: Granted | Refused | Recalled | MoveWanted, id: str
+) -> Granted | Refused | Recalled | MoveWanted:
+    """The same decision of another id."""
+    match decision:
+        case Granted():
+            return Granted(id, decision.replica, decision.waited_s)
+        case Refused():
+            return Refused(id, decision.reason, decision.retry_after_s)
+        case _:
+            return replace(decision, request_id=id)

@@ -1,0 +1,206 @@
+"""The shapes that messages have between gateways: arrays, each told apart by its first number.
+
+They are what is read and checked; what they mean is in `messages.py`. A change of any is another
+`VERSION`: gateways of different versions do not understand one another, and say so.
+"""
+
+from typing import Final
+
+from msgspec import Struct
+
+from gateway.core.messages import Fault, Outcome, Reason
+
+VERSION: Final = 1
+
+(
+    ARRIVED, FIRST_TOKEN, PROGRESSED, FINISHED, BOUNCED, RECALL_DONE, RECALL_TOO_LATE, CANCELLED,
+    SYNCED, BEAT, LED, LEFT,
+    GRANTED, REFUSED, RECALLED, MOVE_WANTED, PLACED, ASTRAY,
+) = range(18)  # fmt: skip
+
+
+class Row(Struct, array_like=True, gc=False):
+    """What all have: an array that holds no cycles."""
+
+
+class RequestRow(Row):
+    """A `Request` without its instant; what most do not have comes last, and may be missing."""
+
+    id: str
+    model: str
+    tier: int
+    tenant: str
+    user: str
+    prompt_tokens: int | None
+    output_tokens_max: int | None
+    streams: bool
+    body_bytes: int
+    route: str
+    tag: int
+    """What the hashes of all blocks have in common."""
+    blocks: bytes
+    """The rest of each, in four bytes, the lowest first."""
+    is_continuable: bool
+    sequences: int = 1
+    patience_s: float | None = None
+    excluded: tuple[str, ...] = ()
+    only: str | None = None
+    session: str | None = None
+    read_timeout_s: float | None = None
+    ttft_target_s: float | None = None
+    is_continuation: bool = False
+    caps: tuple[tuple[str, int], ...] = ()
+
+
+class OpenRow(Row):
+    """An `Open`."""
+
+    request: RequestRow
+    waited_s: float
+    replica: str | None
+    running_s: float
+    is_started: bool
+    output_tokens: int
+
+
+class Placing(Row):
+    """Whose it is and where in the order; the beginning of all that is numbered."""
+
+    pool: str
+    epoch: int
+    session: int
+    number: int
+
+
+class ArrivedRow(Placing, tag=ARRIVED):
+    """`Told` of an `Arrived`."""
+
+    ago_s: float | None
+    request: RequestRow
+
+
+class FirstTokenRow(Placing, tag=FIRST_TOKEN):
+    """`Told` of a `FirstToken`."""
+
+    request_id: str
+
+
+class ProgressedRow(Placing, tag=PROGRESSED):
+    """`Told` of a `Progressed`."""
+
+    ago_s: float | None
+    replica: str
+    output_tokens: dict[str, int]
+    held: frozenset[str]
+
+
+class FinishedRow(Placing, tag=FINISHED):
+    """`Told` of a `Finished`."""
+
+    request_id: str
+    outcome: Outcome
+    usage: tuple[int, int, int] | None
+    tpot_s: float | None
+    fault: Fault | None
+    goes_on: bool
+
+
+class BouncedRow(Placing, tag=BOUNCED):
+    """`Told` of a `Bounced`."""
+
+    request_id: str
+
+
+class RecallDoneRow(Placing, tag=RECALL_DONE):
+    """`Told` of a `RecallDone`."""
+
+    request_id: str
+
+
+class RecallTooLateRow(Placing, tag=RECALL_TOO_LATE):
+    """`Told` of a `RecallTooLate`."""
+
+    request_id: str
+
+
+class CancelledRow(Placing, tag=CANCELLED):
+    """`Told` of a `Cancelled`."""
+
+    request_id: str
+
+
+class SyncedRow(Row, tag=SYNCED):
+    """A `Synced`."""
+
+    pool: str
+    epoch: int
+    session: int
+    requests: tuple[OpenRow, ...]
+
+
+class BeatRow(Placing, tag=BEAT):
+    """A `Beat`."""
+
+
+class LedRow(Placing, tag=LED):
+    """A `Led`."""
+
+
+class LeftRow(Row, tag=LEFT):
+    """A `Left`."""
+
+    pool: str
+    epoch: int
+
+
+class GrantedRow(Placing, tag=GRANTED):
+    """`Decided` of a `Granted`."""
+
+    request_id: str
+    replica: str
+    waited_s: float
+
+
+class RefusedRow(Placing, tag=REFUSED):
+    """`Decided` of a `Refused`."""
+
+    request_id: str
+    reason: Reason
+    retry_after_s: float | None
+
+
+class RecalledRow(Placing, tag=RECALLED):
+    """`Decided` of a `Recalled`."""
+
+    request_id: str
+    replica: str
+
+
+class MoveWantedRow(Placing, tag=MOVE_WANTED):
+    """`Decided` of a `MoveWanted`."""
+
+    request_id: str
+    replica: str
+
+
+class PlacedRow(Placing, tag=PLACED):
+    """`Decided` of a `Placed`."""
+
+    request_id: str
+    position: int
+    wait_s: float | None
+
+
+class AstrayRow(Placing, tag=ASTRAY):
+    """`Decided` of an `Astray`."""
+
+    request_id: str
+
+
+MessageRow = (
+    ArrivedRow | FirstTokenRow | ProgressedRow | FinishedRow | BouncedRow | RecallDoneRow
+    | RecallTooLateRow | CancelledRow | SyncedRow | BeatRow | LedRow | LeftRow
+    | GrantedRow | RefusedRow | RecalledRow | MoveWantedRow | PlacedRow | AstrayRow
+)  # fmt: skip
+Batch = tuple[str, list[MessageRow]]
+"""(sender, what it says)."""

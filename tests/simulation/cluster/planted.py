@@ -1,0 +1,145 @@
+"""Faults of the protocol, each planted on purpose: the judge has to notice every one of them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gateway.cluster import follower, leader, member
+from gateway.cluster.follower import Follower
+from gateway.cluster.guests import Guest
+from gateway.cluster.leader import Leadership
+from gateway.cluster.member import Member
+from gateway.cluster.messages import Decided, Led, Message, Told
+from gateway.cluster.ports import Leader
+from tests.simulation.cluster.store import Store
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def no_numbers_from_the_leader(patch: pytest.MonkeyPatch) -> None:
+    """A follower believes whatever comes in its session, twice or with something missing."""
+
+    def is_gap(self: Follower, message: Led | Decided, now: float) -> bool | None:
+        if message.session == 0:
+            return now - self.synced_at >= follower.RESYNC_S or None
+        self.heard_at = now
+        return False if message.session == self.session else None
+
+    patch.setattr(Follower, "is_gap", is_gap)
+
+
+def no_numbers_from_followers(patch: pytest.MonkeyPatch) -> None:
+    """A leader believes whatever comes in a session."""
+
+    def takes(self: Guest, message: Told, now: float) -> bool:
+        self.heard_at = now
+        self.told = message.number
+        return message.session == self.session
+
+    patch.setattr(Guest, "takes", takes)
+
+
+def no_sessions(patch: pytest.MonkeyPatch) -> None:
+    """A follower believes what was decided before it told everything anew."""
+    before = Follower.is_gap
+
+    def is_gap(self: Follower, message: Led | Decided, now: float) -> bool | None:
+        if isinstance(message, Decided) and message.session < self.session:
+            return False
+        return before(self, message, now)
+
+    patch.setattr(Follower, "is_gap", is_gap)
+
+
+def no_fencing(patch: pytest.MonkeyPatch) -> None:
+    """A leader of the past is believed, and none of them looks whether its lease has ended."""
+
+    def hear_of(self: Member, own: Follower, heard: Leader, now: float, *, is_word: bool) -> None:
+        if heard.gateway != own.leader and not self.is_apart and own.pool not in self.led:
+            own.follow(heard, now)
+            self._settle(own, now)
+
+    patch.setattr(Member, "_hear_of", hear_of)
+    patch.setattr(Member, "_lose_lease", lambda self, now: None)
+    patch.setattr(Store, "is_fenced", False)
+
+
+def no_end_of_the_lease(patch: pytest.MonkeyPatch) -> None:
+    """A leader that slept decides on as if nothing had happened."""
+    patch.setattr(Member, "_lose_lease", lambda self, now: None)
+
+
+def no_gathering(patch: pytest.MonkeyPatch) -> None:
+    """A new leader grants before it knows what runs."""
+    before = Leadership.__init__
+
+    def init(self: Leadership, *args: Any, **named: Any) -> None:
+        before(self, *args, **named)
+        self.gather_until = float("-inf")
+
+    patch.setattr(Leadership, "__init__", init)
+
+
+def no_word_of_what_runs(patch: pytest.MonkeyPatch) -> None:
+    """A follower tells a new leader only what waits."""
+    before = Follower.sync
+
+    def sync(self: Follower, session: int, requests: Any, now: float) -> Any:
+        return before(self, session, tuple(each for each in requests if not each.replica), now)
+
+    patch.setattr(Follower, "sync", sync)
+
+
+def no_shares(patch: pytest.MonkeyPatch) -> None:
+    """Whoever is alone takes every replica for itself."""
+    patch.setattr(Member, "_share", lambda self, now: None)
+
+
+def no_way_home(patch: pytest.MonkeyPatch) -> None:
+    """What waits for a leader waits for ever when there is none."""
+    before = Member._settle
+
+    def settle(self: Member, own: Follower, now: float) -> None:
+        if own.phase is not follower.Phase.ALONE:
+            before(self, own, now)
+
+    patch.setattr(Member, "_settle", settle)
+    patch.setattr(member, "DECIDES", frozenset({follower.Phase.LEADING}))
+
+
+def no_giving_up(patch: pytest.MonkeyPatch) -> None:
+    """Whatever a dead gateway had is held for ever."""
+    patch.setattr(leader, "GIVE_UP_S", 1e9)
+    patch.setattr(leader, "SILENT_S", 1e9)
+
+
+def no_heartbeat_of_the_leader(patch: pytest.MonkeyPatch) -> None:
+    """Nobody notices that the last of what was decided got lost."""
+    before = Member.heard
+
+    def heard(self: Member, message: Message, now: float) -> Any:
+        if isinstance(message, Led) and message.session:
+            own = self.followers.get(message.pool)
+            if own is not None and message.session == own.session:
+                own.heard_at = now
+                return []
+        return before(self, message, now)
+
+    patch.setattr(Member, "heard", heard)
+
+
+PLANTED: tuple[tuple[Plant, str], ...] = (
+    (no_numbers_from_the_leader, "lossy"),
+    (no_numbers_from_followers, "lossy"),
+    (no_sessions, "lossy"),
+    (no_fencing, "stalls"),
+    (no_end_of_the_lease, "stalls"),
+    (no_gathering, "crashes"),
+    (no_word_of_what_runs, "crashes"),
+    (no_shares, "frozen"),
+    (no_way_home, "parted"),
+    (no_giving_up, "crashes"),
+    (no_heartbeat_of_the_leader, "lossy"),
+)
+"""Each with the kind of seeds that shows it."""
