@@ -73,8 +73,7 @@ BUFFER_BYTES_MIN = 64 << 10
 class Gateway:
     """Everything that lives as long as the process, wired."""
 
-    seat: Seat | None = None
-    """Its place among several gateways; None: it is on its own."""
+    seat: Seat | None = None  # None: it is on its own
     _shared_limits: SharedLimits | None = None
 
     def __init__(
