@@ -5,7 +5,6 @@ from collections import defaultdict
 
 from tests.simulation.cluster.trial import Outcome, played
 
-
 TELL_EVERY = 50
 
 
