@@ -177,6 +177,7 @@ async def test_a_lost_redis_divides_the_slots_and_is_told(redis: RedisServer) ->
     assert [each["phase"] for each in told["pools"].values()] == ["alone"]
 
 
+@pytest.mark.timeout(180)
 async def test_a_killed_leader_is_followed_by_another_within_three_seconds(
     redis: RedisServer, tmp_path: Path
 ) -> None:
