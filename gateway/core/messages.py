@@ -426,8 +426,8 @@ class Woke:
 
 Event = (
     Arrived | Cancelled | FirstToken | Progressed | Finished | Bounced | RecallDone | RecallTooLate
-    | Adopted | Disowned | ReplicaFound | ReplicaReported | ReplicaRefused | ReplicaLost | ReplicaRemoved
-    | DrainAsked | PolicyChanged | Closed | Woke
+    | Adopted | Disowned | ReplicaFound | ReplicaReported | ReplicaRefused | ReplicaLost
+    | ReplicaRemoved | DrainAsked | PolicyChanged | Closed | Woke
 )  # fmt: skip
 
 

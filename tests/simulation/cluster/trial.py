@@ -58,7 +58,9 @@ def played(seed: int, kind: str | None = None, member: type[Member] = Member) ->
     heap = Heap()
     network = Network(heap, Random(f"{seed}/network"), rates_of(kind, dice))
     world = World(heap, dice, network, POLICY, member=member)
-    models = [frozenset({"m"})] * 2 if (seed // len(KINDS)) % 2 else [frozenset({"m"}), frozenset({"n"})]
+    models = (
+        [frozenset({"m"})] * 2 if (seed // len(KINDS)) % 2 else [frozenset({"m"}), frozenset({"n"})]
+    )
     is_mute = dice.random() < 0.7
     for number, served in enumerate(models):
         name = f"r{number}"
