@@ -7,9 +7,7 @@ when it is granted, as a shadow, so that this gateway is right at once when it m
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Final
-from zlib import crc32
 
 from gateway.cluster.abroad import Abroad, Away
 from gateway.cluster.follower import DECIDES, Follower, Phase
@@ -25,6 +23,7 @@ from gateway.cluster.messages import (
     Told,
 )
 from gateway.cluster.ports import LEASE_MARGIN_S, LEASE_S, Bid, Leader, Standing
+from gateway.cluster.precedence import bundled, gives_way, spread
 from gateway.core.messages import (
     Arrived,
     Bounced,
@@ -373,18 +372,13 @@ class Member:
             return False  # Known by hearsay only.
         if self.followers[pool].phase is Phase.FOLLOWING:
             return False
+        if self._is_bundled():
+            leaders = self._leaders() | ({self.name} if self.led else set())
+            before = bundled(self.name, self.gateways, leaders)
+        else:
+            before = spread(self.name, self.gateways, pool)
         since = self._vacant_since.get(pool, self.followers[pool].since)
-        return now - since >= SPREAD_S * self._before(pool)
-
-    def _before(self, pool: str) -> int:
-        """How many others should rather lead it, as all gateways see it."""
-        is_bundled = self._is_bundled()
-        if is_bundled and self.led:
-            return 0
-        # Everybody has the same order of preference for a pool, and another one for another pool.
-        order = sorted(self.gateways, key=partial(_preference, "" if is_bundled else pool))
-        before = order.index(self.name) if self.name in order else 0
-        return before + (len(order) if is_bundled and self._leaders() else 0)
+        return now - since >= SPREAD_S * before
 
     def _leaders(self) -> set[str]:
         """Other gateways that lead something."""
@@ -392,12 +386,10 @@ class Member:
 
     def _bundle(self, now: float) -> None:
         """Of two gateways that lead, although one should, the same one gives way for both."""
-        if not self.led or not self._is_bundled():
-            return
-        own = _preference("", self.name)
-        if any(_preference("", each) < own for each in self._leaders() & self.gateways.keys()):
-            for pool in list(self.led):
-                self._hand_over(pool, now)
+        if self.led and self._is_bundled():
+            if gives_way(self.name, self._leaders() & self.gateways.keys()):
+                for pool in list(self.led):
+                    self._hand_over(pool, now)
 
     def _lead(self, follower: Follower, epoch: int, standing: Standing, now: float) -> None:
         known = self.led.get(follower.pool)
@@ -514,7 +506,3 @@ class Member:
             self._regrouped(now)
         out, self._out = self._out, []
         return out
-
-
-def _preference(pool: str, gateway: str) -> tuple[int, str]:
-    return crc32(f"{gateway} {pool}".encode()), gateway
