@@ -27,12 +27,12 @@ from gateway.api.limiting import Limiting
 from gateway.api.models import ModelTable
 from gateway.api.ops import Operations, build_app
 from gateway.api.prefix import Prefixes, is_wanted
-from gateway.api.readiness import ClusterReadiness, PoolReadiness, Readiness, readiness
+from gateway.api.readiness import Readiness, readiness
 from gateway.api.relay import Relay
 from gateway.api.rules import Rules
 from gateway.api.stored import Places, StoredResponses
 from gateway.api.watch import watch
-from gateway.cluster.joining import Joined, joined
+from gateway.cluster.joining import joined
 from gateway.cluster.member import Member
 from gateway.cluster.seat import Seat
 from gateway.core.messages import Closed, PolicyChanged, Request, ScaleAdvised
@@ -50,13 +50,14 @@ from gateway.telemetry.process import families_of, refusals_of
 from gateway.telemetry.record import SettledRequest
 from gateway.tenancy.keys import Keyring
 from gateway.tenancy.limits import Limits
+from gateway.tenancy.shared import SharedLimits
 from gateway.tenancy.spending import Spending, Sums
 from gateway.tenancy.store.opening import store_of
 from gateway.tenancy.store.port import Store
 from gateway.tenancy.users import UserNames
 from gateway.upstream.fleet import Fleet
 from gateway.upstream.roster import Roster
-from gateway.vitals import counters, gauges
+from gateway.vitals import cluster_readiness, counters, gauges
 
 LOGGER = logging.getLogger("fairgate.scaling")
 OVERLOAD = logging.getLogger("fairgate.overload")
@@ -71,6 +72,9 @@ BUFFER_BYTES_MIN = 64 << 10
 
 class Gateway:
     """Everything that lives as long as the process, wired."""
+
+    seat: Seat | None = None  # None: it is on its own
+    _shared_limits: SharedLimits | None = None
 
     def __init__(
         self,
@@ -98,26 +102,7 @@ class Gateway:
         self.pressure = Pressure(lag_max_s=settings.bounds.loop_lag_s, memory_max=_memory(settings))
         self.metrics.tell_also(families_of(gauges(self), counters(self), lambda: self._log))
         self.metrics.tell_also(refusals_of(self.limits.refusals))
-        joins = _joined(settings)
-        member = None
-        if joins is not None:
-            post, limits = joins.transport.post, self.limits
-            member = Member(
-                joins.gateway, self.scheduler, post, is_bundled=lambda: limits.has_caps
-            )
-        self._shared_limits = None if joins is None else joins.limits(self.limits, clock, wall)
-        self.dispatcher = Dispatcher(self.scheduler, clock, decider=member, advised=self._advised)
-        self.seat: Seat | None = None
-        """Its place among several gateways; None: it is on its own."""
-        if joins is not None and member is not None:
-            self.seat = Seat(
-                member,
-                transport=joins.transport,
-                lease=joins.lease,
-                clock=clock,
-                carry_out=self.dispatcher.carry_out,
-            )
-            self.metrics.tell_also(self.seat.families)
+        self.dispatcher = self._dispatcher()
         self.doors = Doors()
         self.crowd = Crowd()
         self.operators_crowd = Crowd(OPERATORS_MAX)
@@ -150,6 +135,21 @@ class Gateway:
         self.operators = self._operators()
         operations = Operations(keyring=keyring, models=models, readiness=self._readiness)
         self._listen(operations, self._stored)
+
+    def _dispatcher(self) -> Dispatcher:
+        redis = self.settings.redis
+        if redis.url is None:
+            return Dispatcher(self.scheduler, self.clock, advised=self._advised)
+        joins = joined(redis.url, prefix=redis.prefix, name=redis.name)
+        self._shared_limits = joins.limits(self.limits, self.clock, self.wall)
+        post = joins.transport.post
+        member = Member(joins.gateway, self.scheduler, post, is_bundled=lambda: self.limits.has_caps)
+        found = Dispatcher(self.scheduler, self.clock, decider=member, advised=self._advised)
+        self.seat = Seat(
+            member, joins.transport, joins.lease, carry_out=found.carry_out, clock=self.clock
+        )
+        self.metrics.tell_also(self.seat.families)
+        return found
 
     def _model_table(self) -> ModelTable:
         settings = self.settings
@@ -324,7 +324,7 @@ class Gateway:
             self.clock(),
             is_leaving=self.doors.is_leaving,
             store_error=self.office.fault,
-            cluster=None if self.seat is None else _cluster(self.seat),
+            cluster=None if self.seat is None else cluster_readiness(self.seat),
         )
 
     def announce(self) -> None:
@@ -485,31 +485,6 @@ def set_log_level(settings: Settings) -> None:
 
 def _memory(settings: Settings) -> int | None:
     return settings.bounds.memory or memory_limit()
-
-
-def _joined(settings: Settings) -> Joined | None:
-    redis = settings.redis
-    return None if redis.url is None else joined(redis.url, prefix=redis.prefix, name=redis.name)
-
-
-def _cluster(seat: Seat) -> ClusterReadiness:
-    member = seat.member
-    pools = {}
-    for pool, each in member.followers.items():
-        led = member.led.get(pool)
-        leader = each.leader if led is None else member.name
-        pools[pool] = PoolReadiness(
-            phase=each.phase.value,
-            leader=leader or None,
-            epoch=each.epoch,
-            followers=0 if led is None else len(led.guests),
-        )
-    return ClusterReadiness(
-        gateway=member.name,
-        gateways=tuple(sorted(member.gateways)),
-        degraded=seat.is_degraded,
-        pools=pools,
-    )
 
 
 def _ranks(settings: Settings) -> dict[str, int]:

@@ -23,7 +23,7 @@ from gateway.cluster.messages import (
     Told,
 )
 from gateway.cluster.ports import LEASE_MARGIN_S, LEASE_S, Bid, Leader, Standing
-from gateway.cluster.precedence import bundled, gives_way, spread
+from gateway.cluster.precedence import gives_way, ranked_before
 from gateway.core.messages import (
     Arrived,
     Bounced,
@@ -69,8 +69,7 @@ class Member:
     ) -> None:
         """`name` is never used by another process, not even by a later one; `post` sends.
 
-        `is_bundled`: whether one gateway should lead all pools, since something is counted over
-        all of them: how many requests of somebody may run at once.
+        `is_bundled`: whether one gateway should lead all pools.
         """
         self.name = name
         self._is_bundled = is_bundled
@@ -372,17 +371,14 @@ class Member:
             return False  # Known by hearsay only.
         if self.followers[pool].phase is Phase.FOLLOWING:
             return False
-        if self._is_bundled():
-            leaders = self._leaders() | ({self.name} if self.led else set())
-            before = bundled(self.name, self.gateways, leaders)
-        else:
-            before = spread(self.name, self.gateways, pool)
+        leaders = self._leaders() if self._is_bundled() else None
         since = self._vacant_since.get(pool, self.followers[pool].since)
-        return now - since >= SPREAD_S * before
+        return now - since >= SPREAD_S * ranked_before(self.name, self.gateways, pool, leaders)
 
     def _leaders(self) -> set[str]:
-        """Other gateways that lead something."""
-        return {each.leader for each in self.followers.values() if each.phase is Phase.FOLLOWING}
+        """Gateways that lead something."""
+        others = {each.leader for each in self.followers.values() if each.phase is Phase.FOLLOWING}
+        return others | {self.name} if self.led else others
 
     def _bundle(self, now: float) -> None:
         """Of two gateways that lead, although one should, the same one gives way for both."""

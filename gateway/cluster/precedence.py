@@ -8,13 +8,16 @@ from collections.abc import Collection
 from zlib import crc32
 
 
-def spread(name: str, gateways: Collection[str], pool: str) -> int:
-    """How many others should rather lead `pool`: another order for each pool."""
-    return _place(name, gateways, pool)
+def ranked_before(
+    name: str, gateways: Collection[str], pool: str, leaders: Collection[str] | None
+) -> int:
+    """How many others should rather lead `pool`.
 
-
-def bundled(name: str, gateways: Collection[str], leaders: Collection[str]) -> int:
-    """How many others should rather lead any pool; `leaders` lead some already."""
+    `leaders`: those that lead any pool, where one should lead all; None: each pool has an order of
+    its own.
+    """
+    if leaders is None:
+        return _place(name, gateways, pool)
     if name in leaders:
         return 0
     return _place(name, gateways, "") + (len(gateways) if leaders else 0)
