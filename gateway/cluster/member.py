@@ -60,13 +60,9 @@ class Member:
     """All of the cluster's state in one gateway, and its scheduler behind it."""
 
     def __init__(
-        self,
-        name: str,
-        scheduler: Scheduler,
-        post: Callable[[str, Message], None],
-        *,
+        self, name: str, scheduler: Scheduler, post: Callable[[str, Message], None], *,
         is_bundled: Callable[[], bool] = lambda: False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`name` is never used by another process, not even by a later one; `post` sends.
 
         `is_bundled`: whether one gateway should lead all pools.
