@@ -121,8 +121,7 @@ class Gateway:
             users=self._users,
         )
         self._rules = Rules(settings.media_urls)
-        takes_salt, isolates = self.fleet.takes_cache_salt, settings.cache_isolation
-        self._isolation = Isolation(isolates, takes_salt, keyring)
+        self._isolation = Isolation(settings.cache_isolation, self.fleet.takes_cache_salt, keyring)
         places, backgrounds = Places(), Backgrounds()
         self.relay = self._relay(policy, places, backgrounds)
         self._stored = StoredResponses(
@@ -142,12 +141,12 @@ class Gateway:
             return Dispatcher(self.scheduler, self.clock, advised=self._advised)
         joins = joined(redis.url, prefix=redis.prefix, name=redis.name)
         self._shared_limits = joins.limits(self.limits, self.clock, self.wall)
-        post = joins.transport.post
-        member = Member(joins.gateway, self.scheduler, post, is_bundled=lambda: self.limits.has_caps)
-        found = Dispatcher(self.scheduler, self.clock, decider=member, advised=self._advised)
-        self.seat = Seat(
-            member, joins.transport, joins.lease, carry_out=found.carry_out, clock=self.clock
+        to = joins.transport
+        member = Member(
+            joins.gateway, self.scheduler, to.post, is_bundled=lambda: self.limits.has_caps
         )
+        found = Dispatcher(self.scheduler, self.clock, decider=member, advised=self._advised)
+        self.seat = Seat(member, to, joins.lease, carry_out=found.carry_out, clock=self.clock)
         self.metrics.tell_also(self.seat.families)
         return found
 

@@ -378,10 +378,10 @@ class Member:
 
     def _bundle(self, now: float) -> None:
         """Of two gateways that lead, although one should, the same one gives way for both."""
-        if self.led and self._is_bundled():
-            if gives_way(self.name, self._leaders() & self.gateways.keys()):
-                for pool in list(self.led):
-                    self._hand_over(pool, now)
+        leaders = self._leaders() & self.gateways.keys()
+        if self.led and self._is_bundled() and gives_way(self.name, leaders):
+            for pool in list(self.led):
+                self._hand_over(pool, now)
 
     def _lead(self, follower: Follower, epoch: int, standing: Standing, now: float) -> None:
         known = self.led.get(follower.pool)
