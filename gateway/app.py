@@ -120,8 +120,7 @@ class Gateway:
         ranks, of_service = _ranks(settings), settings.tier_by_service_tier
         self._asking = Asking(tier_ranks=ranks, service_tiers=of_service, users=self._users)
         self._rules = Rules(settings.media_urls)
-        takes_salt, isolates = self.fleet.takes_cache_salt, settings.cache_isolation
-        self._isolation = Isolation(isolates, takes_salt, keyring)
+        self._isolation = Isolation(settings.cache_isolation, self.fleet.takes_cache_salt, keyring)
         places, backgrounds = Places(), Backgrounds()
         self.relay = self._relay(policy, places, backgrounds)
         self._stored = self._stored_responses(places, backgrounds)

@@ -7,9 +7,7 @@ when it is granted, as a shadow, so that this gateway is right at once when it m
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Final
-from zlib import crc32
 
 from gateway.cluster.abroad import Abroad, Away
 from gateway.cluster.follower import DECIDES, Follower, Phase
@@ -25,6 +23,7 @@ from gateway.cluster.messages import (
     Told,
 )
 from gateway.cluster.ports import LEASE_MARGIN_S, LEASE_S, Bid, Leader, Standing
+from gateway.cluster.precedence import gives_way, ranked_before
 from gateway.core.messages import (
     Arrived,
     Bounced,
@@ -61,17 +60,12 @@ class Member:
     """All of the cluster's state in one gateway, and its scheduler behind it."""
 
     def __init__(
-        self,
-        name: str,
-        scheduler: Scheduler,
-        post: Callable[[str, Message], None],
-        *,
+        self, name: str, scheduler: Scheduler, post: Callable[[str, Message], None], *,
         is_bundled: Callable[[], bool] = lambda: False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`name` is never used by another process, not even by a later one; `post` sends.
 
-        `is_bundled`: whether one gateway should lead all pools, since something is counted over
-        all of them: how many requests of somebody may run at once.
+        `is_bundled`: whether one gateway should lead all pools.
         """
         self.name = name
         self._is_bundled = is_bundled
@@ -375,29 +369,19 @@ class Member:
             return False  # Known by hearsay only.
         if self.followers[pool].phase is Phase.FOLLOWING:
             return False
+        leaders = self._leaders() if self._is_bundled() else None
         since = self._vacant_since.get(pool, self.followers[pool].since)
-        return now - since >= SPREAD_S * self._before(pool)
-
-    def _before(self, pool: str) -> int:
-        """How many others should rather lead it, as all gateways see it."""
-        is_bundled = self._is_bundled()
-        if is_bundled and self.led:
-            return 0
-        # Everybody has the same order of preference for a pool, and another one for another pool.
-        order = sorted(self.gateways, key=partial(_preference, "" if is_bundled else pool))
-        before = order.index(self.name) if self.name in order else 0
-        return before + (len(order) if is_bundled and self._leaders() else 0)
+        return now - since >= SPREAD_S * ranked_before(self.name, self.gateways, pool, leaders)
 
     def _leaders(self) -> set[str]:
-        """Other gateways that lead something."""
-        return {each.leader for each in self.followers.values() if each.phase is Phase.FOLLOWING}
+        """Gateways that lead something."""
+        others = {each.leader for each in self.followers.values() if each.phase is Phase.FOLLOWING}
+        return others | {self.name} if self.led else others
 
     def _bundle(self, now: float) -> None:
         """Of two gateways that lead, although one should, the same one gives way for both."""
-        if not self.led or not self._is_bundled():
-            return
-        own = _preference("", self.name)
-        if any(_preference("", each) < own for each in self._leaders() & self.gateways.keys()):
+        leaders = self._leaders() & self.gateways.keys()
+        if self.led and self._is_bundled() and gives_way(self.name, leaders):
             for pool in list(self.led):
                 self._hand_over(pool, now)
 
@@ -516,7 +500,3 @@ class Member:
             self._regrouped(now)
         out, self._out = self._out, []
         return out
-
-
-def _preference(pool: str, gateway: str) -> tuple[int, str]:
-    return crc32(f"{gateway} {pool}".encode()), gateway
