@@ -81,7 +81,7 @@ async def asked(url: str, engine: HeldEngine, times: int) -> None:
     async with asyncio.TaskGroup() as group:
         calls = [group.create_task(once(url)) for _ in range(times)]
         for number in range(before, before + times):
-            await eventually(partial(reached, engine, number))
+            await eventually(partial(reached, engine, number), START_S_MAX)
             engine.asked[number].begin()
             engine.asked[number].event()
             engine.asked[number].finish()
