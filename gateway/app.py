@@ -36,7 +36,7 @@ from gateway.api.watch import watch
 from gateway.core.messages import Closed, PolicyChanged, Request, ScaleAdvised
 from gateway.core.policy import Policy
 from gateway.core.scheduler import Scheduler
-from gateway.membership import fellows_of, readiness_of, seated, told_where
+from gateway.membership import fellows_of, seated, told_where
 from gateway.runtime.admission import LocalGate
 from gateway.runtime.berth import Berth
 from gateway.runtime.lag import LagMeter
@@ -55,7 +55,7 @@ from gateway.tenancy.store.port import Store
 from gateway.tenancy.users import UserNames
 from gateway.upstream.fleet import Fleet
 from gateway.upstream.roster import Roster
-from gateway.vitals import counters, gauges
+from gateway.vitals import cluster_readiness, counters, gauges
 
 LOGGER = logging.getLogger("fairgate.scaling")
 OVERLOAD = logging.getLogger("fairgate.overload")
@@ -120,8 +120,7 @@ class Gateway:
         ranks, of_service = _ranks(settings), settings.tier_by_service_tier
         self._asking = Asking(tier_ranks=ranks, service_tiers=of_service, users=self._users)
         self._rules = Rules(settings.media_urls)
-        takes_salt, isolates = self.fleet.takes_cache_salt, settings.cache_isolation
-        self._isolation = Isolation(isolates, takes_salt, keyring)
+        self._isolation = Isolation(settings.cache_isolation, self.fleet.takes_cache_salt, keyring)
         places, backgrounds = Places(), Backgrounds()
         self.relay = self._relay(policy, places, backgrounds)
         self._stored = self._stored_responses(places, backgrounds)
@@ -319,7 +318,7 @@ class Gateway:
             self.clock(),
             is_leaving=self.doors.is_leaving,
             store_error=self.office.fault,
-            cluster=readiness_of(self.seat),
+            cluster=None if self.seat is None else cluster_readiness(self.seat),
         )
 
     @property

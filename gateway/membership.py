@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from gateway.admin.fellows import Address, Fellows, NoFellows
-from gateway.api.readiness import ClusterReadiness, PoolReadiness
 from gateway.cluster.address import address_of
 from gateway.cluster.follower import Phase
 from gateway.cluster.guests import inner_id
@@ -50,37 +49,9 @@ def seated(
     post = joins.transport.post
     member = Member(joins.gateway, scheduler, post, is_bundled=lambda: limits.has_caps)
     dispatcher = Dispatcher(scheduler, clock, decider=member, advised=advised)
-    seat = Seat(
-        member,
-        transport=joins.transport,
-        lease=joins.lease,
-        clock=clock,
-        carry_out=dispatcher.carry_out,
-    )
+    carry_out = dispatcher.carry_out
+    seat = Seat(member, joins.transport, joins.lease, carry_out=carry_out, clock=clock)
     return dispatcher, seat, joins.limits(limits, clock, wall)
-
-
-def readiness_of(seat: Seat | None) -> ClusterReadiness | None:
-    """What `/readyz` says of it."""
-    if seat is None:
-        return None
-    member = seat.member
-    pools = {}
-    for pool, each in member.followers.items():
-        led = member.led.get(pool)
-        leader = each.leader if led is None else member.name
-        pools[pool] = PoolReadiness(
-            phase=each.phase.value,
-            leader=leader or None,
-            epoch=each.epoch,
-            followers=0 if led is None else len(led.guests),
-        )
-    return ClusterReadiness(
-        gateway=member.name,
-        gateways=tuple(sorted(member.gateways)),
-        degraded=seat.is_degraded,
-        pools=pools,
-    )
 
 
 class SeatFellows:

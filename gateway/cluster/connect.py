@@ -4,6 +4,7 @@ Everything has a time limit, and nothing is tried twice here: whoever wants a li
 """
 
 import asyncio
+import re
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ SHARDED_MIN: Final = (7, 0)
 """A cluster carries what is published to all of its nodes before that version."""
 SAFE_EVICTION: Final = "noeviction"
 FULL: Final = 0.9
+"""Of its memory: from there on it is told."""
+MOVED: Final = re.compile(r"MOVED \d+ (\S*):(\d{1,5})")
 
 
 class NoRedisError(Exception):
@@ -160,12 +163,12 @@ class Door:
                 try:
                     await self._asked(spot, ("EXISTS", self._slot_key))
                 except NoRedisError as error:
-                    moved = str(error).split()
-                    if moved[:1] != ["MOVED"]:
+                    moved = MOVED.fullmatch(str(error))
+                    if moved is None:
                         reasons.append(str(error))
                         break
-                    host, _, port = moved[2].rpartition(":")
-                    spot = host or spot[0], int(port)
+                    # A node that does not know its own name means the host that was asked.
+                    spot = moved[1] or spot[0], int(moved[2])
                 else:
                     return spot
         raise NoRedisError("; ".join(reasons) or "the cluster sends us in circles")
@@ -220,6 +223,8 @@ def _told(error: BaseException, spot: Spot, limit_s: float) -> BaseException:
             return NoRedisError(f"{_shown(spot)} did not answer within {limit_s:g} s")
         case OSError() | LineLostError() | RedisSaidError():
             return NoRedisError(f"{_shown(spot)}: {error}")
+        case ValueError() | LookupError() | TypeError():
+            return NoRedisError(f"{_shown(spot)} answers as no Redis does: {error!r}")
     return error
 
 

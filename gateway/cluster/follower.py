@@ -41,8 +41,8 @@ class Follower:
     """A session with the leader of a pool, or the lack of one."""
 
     __slots__ = (
-        "epoch", "former", "heard", "heard_at", "is_hushed", "leader", "me", "phase", "pool", "session",
-        "since", "synced_at", "told",
+        "epoch", "former", "heard", "heard_at", "is_hushed", "leader", "me", "phase", "pool",
+        "session", "since", "synced_at", "told",
     )  # fmt: skip
 
     def __init__(self, me: str, pool: str, now: float) -> None:

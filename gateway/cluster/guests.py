@@ -4,7 +4,6 @@ Inside the leader's scheduler a request of another gateway carries that one's na
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
 
 from gateway.cluster.follower import RESYNC_S
@@ -38,8 +37,31 @@ def inner_id(gateway: str, request_id: str) -> str:
 
 def inner(request: Request, gateway: str, arrived_at: float, *, tiers: int) -> Request:
     """The request as the leader's scheduler sees it, which may know of fewer `tiers` by now."""
-    id, tier = inner_id(gateway, request.id), min(request.tier, tiers - 1)
-    return replace(request, id=id, tier=tier, arrived_at=arrived_at)
+    # Written out: `dataclasses.replace` takes ten times as long, for every request.
+    return Request(
+        id=inner_id(gateway, request.id),
+        model=request.model,
+        tier=min(request.tier, tiers - 1),
+        tenant=request.tenant,
+        user=request.user,
+        arrived_at=arrived_at,
+        prompt_tokens=request.prompt_tokens,
+        output_tokens_max=request.output_tokens_max,
+        sequences=request.sequences,
+        streams=request.streams,
+        body_bytes=request.body_bytes,
+        patience_s=request.patience_s,
+        route=request.route,
+        excluded=request.excluded,
+        only=request.only,
+        prefix=request.prefix,
+        session=request.session,
+        read_timeout_s=request.read_timeout_s,
+        ttft_target_s=request.ttft_target_s,
+        is_continuation=request.is_continuation,
+        is_continuable=request.is_continuable,
+        caps=request.caps,
+    )
 
 
 class Guest:

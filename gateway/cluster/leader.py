@@ -69,7 +69,7 @@ class Leadership:
     def __init__(
         self, host: Host, pool: str, epoch: int, *, live: Iterable[str], kept: bytes, now: float
     ) -> None:
-        """`live`: the gateways that must be heard first; `kept`: the last checkpoint, or nothing."""
+        """`live`: the gateways that must be heard first; `kept`: the last checkpoint, or b""."""
         self._host = host
         self._desk = Desk(host.name, pool, epoch)
         self._kept = kept
@@ -188,7 +188,7 @@ class Leadership:
         return found
 
     def end(self, now: float) -> None:
-        """Lead no more: the guests' requests leave the scheduler, and nothing is decided of them."""
+        """Lead no more: the guests' requests leave the scheduler, nothing is decided of them."""
         self.is_over = True
         for guest in self.guests.values():
             self._take_out(guest, now)

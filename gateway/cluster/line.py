@@ -195,7 +195,8 @@ class Line:
         if len(self._due) > DUE_MAX:
             self.end("Redis answers too slowly")
             return
-        transport.write(out[0] if len(out) == 1 else b"".join(out))
+        if not transport.is_closing():  # given up before it was open, and not told yet
+            transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     def _look(self) -> None:
         """One pulse: whether anything came since the last one."""

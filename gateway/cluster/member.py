@@ -5,31 +5,26 @@ Pure: no clock, no I/O, no randomness. In front of the gateway's own scheduler i
 when it is granted, as a shadow, so that this gateway is right at once when it must decide alone.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Final
-from zlib import crc32
 
+from gateway.cluster.abroad import Abroad, Away
 from gateway.cluster.follower import DECIDES, Follower, Phase
 from gateway.cluster.guests import Guest
 from gateway.cluster.leader import Leadership
 from gateway.cluster.messages import (
-    Astray,
     Beat,
     Decided,
-    Happened,
     Led,
     Left,
     Message,
-    Open,
-    Placed,
     Synced,
     Told,
 )
 from gateway.cluster.ports import LEASE_MARGIN_S, LEASE_S, Bid, Leader, Standing
+from gateway.cluster.precedence import gives_way, ranked_before
 from gateway.core.messages import (
-    Adopted,
     Arrived,
     Bounced,
     Cancelled,
@@ -38,16 +33,12 @@ from gateway.core.messages import (
     Event,
     Finished,
     FirstToken,
-    Granted,
     MoveWanted,
-    Outcome,
     PolicyChanged,
     Progressed,
     RecallDone,
     Recalled,
     RecallTooLate,
-    Refused,
-    Request,
     ScaleAdvised,
     WakeWanted,
 )
@@ -60,39 +51,21 @@ SPREAD_S: Final = 0.2
 KNOWN_FOR_S: Final = 10.0
 """A gateway that was alive so lately counts where the replicas are shared out."""
 MISSED_FOR_S: Final = 2 * LEASE_S
-"""A gateway that was alive so lately is waited for by a new leader: the store may have forgotten."""
+"""A new leader waits for a gateway that was alive so lately: the store may have forgotten it."""
 FORGET_AFTER_S: Final = 10.0
 """A pool that this gateway has nothing of, and hears nothing of, is forgotten."""
-
-
-class Away:
-    """A request that another gateway decides about, or nobody yet."""
-
-    __slots__ = ("placed_at", "pool", "position", "request", "wait_s")
-
-    def __init__(self, request: Request, pool: str) -> None:
-        self.request = request
-        self.pool = pool
-        self.position = 0
-        self.wait_s: float | None = None
-        self.placed_at = 0.0
 
 
 class Member:
     """All of the cluster's state in one gateway, and its scheduler behind it."""
 
     def __init__(
-        self,
-        name: str,
-        scheduler: Scheduler,
-        post: Callable[[str, Message], None],
-        *,
+        self, name: str, scheduler: Scheduler, post: Callable[[str, Message], None], *,
         is_bundled: Callable[[], bool] = lambda: False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`name` is never used by another process, not even by a later one; `post` sends.
 
-        `is_bundled`: whether one gateway should lead all pools, since something is counted over
-        all of them: how many requests of somebody may run at once.
+        `is_bundled`: whether one gateway should lead all pools.
         """
         self.name = name
         self._is_bundled = is_bundled
@@ -101,7 +74,7 @@ class Member:
         self.owners: dict[str, tuple[Leadership, Guest]] = {}
         self.followers: dict[str, Follower] = {}
         self.led: dict[str, Leadership] = {}
-        self.away: dict[str, Away] = {}
+        self.abroad = Abroad(self)
         self.gateways: dict[str, str] = {name: ""}
         """All that lived when the store was last asked, with what they say about themselves."""
         self.about = ""
@@ -124,6 +97,11 @@ class Member:
         self._pools: list[Pool] = []
         self._pool_of: dict[str, str] = {}
 
+    @property
+    def away(self) -> dict[str, Away]:
+        """Its own requests that it does not decide about."""
+        return self.abroad.requests
+
     # The scheduler's own two questions.
 
     def handle(self, event: Event, now: float) -> list[Decision]:
@@ -132,9 +110,11 @@ class Member:
             self._lose_lease(now)
         match event:
             case Arrived():
-                self._arrived(event.request, now)
+                self._arrived(event, now)
             case Progressed():
-                self._progressed(event, now)
+                self.feed(event, now)
+                if self.away:
+                    self.abroad.progressed(event, now)
             case (
                 FirstToken() | Finished() | Bounced() | RecallDone() | RecallTooLate() | Cancelled()
             ):
@@ -142,9 +122,11 @@ class Member:
                 if away is None:
                     self.feed(event, now)
                 else:
-                    self._happened(away, event, now)
+                    self.abroad.happened(away, event, now)
             case PolicyChanged():
-                self._rule(event, now)
+                self.abroad.rank_anew(event)
+                policy = replace(event.policy, sharers=self.scheduler.policy.sharers)
+                self.feed(PolicyChanged(policy, event.moved_to), now)
             case Closed():
                 self._close(now)
             case _:
@@ -156,10 +138,7 @@ class Member:
         away = self.away.get(request_id)
         if away is None:
             return self.scheduler.place_of(request_id, now)
-        if not away.position:
-            return None
-        left_s = None if away.wait_s is None else max(0.0, away.wait_s - (now - away.placed_at))
-        return away.position, left_s
+        return self.abroad.place_of(away, now)
 
     # What the store and the others say.
 
@@ -300,55 +279,25 @@ class Member:
                 # Only whoever sees all that waits knows what should be taken back.
                 self.scheduler.handle(RecallTooLate(decision.request_id), now)
 
+    def deliver(self, decision: Decision) -> None:
+        """Tell whoever waits here for it."""
+        self._out.append(decision)
+
     def pool_of(self, model: str) -> str | None:
         """Name of the pool that serves `model`: its smallest model."""
         return self._pool_of.get(model)
 
-    # Events of this gateway's own requests.
-
-    def _arrived(self, request: Request, now: float) -> None:
+    def _arrived(self, event: Arrived, now: float) -> None:
+        request = event.request
         pool = self.pool_of(request.model)
         if pool is None or self.scheduler.is_closed:
-            self.feed(Arrived(request), now)
+            self.feed(event, now)
             return
         follower = self._follower(pool, now)
         if follower.phase in DECIDES:
-            self.feed(Arrived(request), now)
-            return
-        self.away[request.id] = Away(request, pool)
-        if follower.session:
-            self._tell(follower, Arrived(request), now - request.arrived_at)
-
-    def _happened(self, away: Away, event: Happened, now: float) -> None:
-        assert not isinstance(event, Arrived | Progressed)
-        id = event.request_id
-        is_over = isinstance(event, Finished | Cancelled)
-        if is_over:
-            del self.away[id]
-        follower = self.followers.get(away.pool)
-        if follower is not None and follower.session:
-            self._tell(follower, event, None)
-        if is_over or isinstance(event, FirstToken):
             self.feed(event, now)
-        elif isinstance(event, Bounced | RecallDone):
-            self.feed(Finished(id, Outcome.CANCELLED), now)
-
-    def _progressed(self, event: Progressed, now: float) -> None:
-        self.feed(event, now)
-        by_pool: dict[str, dict[str, int]] = {}
-        for id, tokens in event.output_tokens.items():
-            away = self.away.get(id)
-            if away is not None:
-                by_pool.setdefault(away.pool, {})[id] = tokens
-        for pool, output_tokens in by_pool.items():
-            follower = self.followers.get(pool)
-            if follower is not None and follower.session:
-                told = Progressed(event.replica, output_tokens, None, event.held)
-                ago_s = None if event.heard_at is None else now - event.heard_at
-                self._tell(follower, told, ago_s)
-
-    def _tell(self, follower: Follower, event: Happened, ago_s: float | None) -> None:
-        self.post(follower.leader, follower.tell(event, ago_s))
+        else:
+            self.abroad.arrived(request, follower, now)
 
     # What a leader says.
 
@@ -367,41 +316,7 @@ class Member:
         if gap:
             self._sync(follower, now)
         elif gap is False and isinstance(message, Decided):
-            self._decided(follower, message, now)
-
-    def _decided(self, follower: Follower, message: Decided, now: float) -> None:
-        decision = message.decision
-        id = decision.request_id
-        away = self.away.get(id)
-        if away is None:
-            if isinstance(decision, Granted):
-                self._tell(follower, Finished(id, Outcome.CANCELLED), None)
-            return
-        match decision:
-            case Granted():
-                self._granted(follower, away, decision, now)
-            case Refused():
-                del self.away[id]
-                self._out.append(decision)
-            case Recalled() | MoveWanted():
-                if id in self.scheduler.granted:
-                    self._out.append(decision)
-            case Placed():
-                away.position, away.wait_s, away.placed_at = decision.position, decision.wait_s, now
-            case Astray():
-                del self.away[id]
-                self.feed(Arrived(away.request), now)
-
-    def _granted(self, follower: Follower, away: Away, decision: Granted, now: float) -> None:
-        id = decision.request_id
-        self.feed(Adopted(request=away.request, replica=decision.replica, is_started=False), now)
-        if id in self.scheduler.granted:
-            self._out.append(decision)
-            return
-        # Nothing is known here of that replica, or no more: decided by what is.
-        del self.away[id]
-        self._tell(follower, Finished(id, Outcome.CANCELLED), None)
-        self.feed(Arrived(away.request), now)
+            self.abroad.decided(follower, message, now)
 
     def _hear_of(self, follower: Follower, leader: Leader, now: float, *, is_word: bool) -> None:
         """Somebody else leads; `is_word`: that one says so itself."""
@@ -433,67 +348,17 @@ class Member:
     def _settle(self, follower: Follower, now: float) -> None:
         """Let each own request of the pool be where its phase wants it."""
         if follower.phase in DECIDES:
-            self._bring_home(follower.pool, (), now)
+            self.abroad.bring_home(follower.pool, (), now)
             return
-        for request in self._own(follower.pool, self._waiting()):
-            if request.id in self.scheduler.waiting:
-                self.away[request.id] = Away(request, follower.pool)
-                self.feed(Cancelled(request.id), now)
-        for request in self._own(follower.pool, self._running()):
-            self.away[request.id] = Away(request, follower.pool)
+        self.abroad.send(follower.pool, now)
         if follower.phase is Phase.FOLLOWING:
             self._sync(follower, now)
-
-    def _bring_home(self, pool: str, others: Iterable[Request], now: float) -> None:
-        """This gateway decides: what waits comes to its own scheduler, in order of arrival."""
-        own = [away for away in self.away.values() if away.pool == pool]
-        for away in own:
-            del self.away[away.request.id]
-        waiting = [each.request for each in own if each.request.id not in self.scheduler.granted]
-        for request in sorted([*waiting, *others], key=lambda each: (each.arrived_at, each.id)):
-            if request.id not in self.scheduler.granted:
-                self.feed(Arrived(request), now)
-
-    def _waiting(self) -> list[Request]:
-        return [each.request for each in self.scheduler.waiting.values()]
-
-    def _running(self) -> list[Request]:
-        return [grant.waiting.request for grant, _ in self.scheduler.granted.values()]
-
-    def _own(self, pool: str, requests: Iterable[Request]) -> list[Request]:
-        """Those of this gateway's own that it decides about now."""
-        return [
-            each
-            for each in requests
-            if each.id not in self.owners
-            and each.id not in self.away
-            and self.pool_of(each.model) == pool
-        ]
 
     def _sync(self, follower: Follower, now: float) -> None:
         self._sessions += 1
         self.resyncs += follower.session > 0
-        found = []
-        for id, away in self.away.items():
-            if away.pool != follower.pool:
-                continue
-            request, granted = away.request, self.scheduler.granted.get(id)
-            waited_s = now - request.arrived_at
-            if granted is None:
-                found.append(Open(request, waited_s))
-                continue
-            grant, replica = granted
-            found.append(
-                Open(
-                    request,
-                    waited_s,
-                    replica.name,
-                    now - grant.granted_at,
-                    grant.is_started,
-                    grant.output_tokens,
-                )
-            )
-        self.post(follower.leader, follower.sync(self._sessions, tuple(found), now))
+        requests = self.abroad.open_requests(follower.pool, now)
+        self.post(follower.leader, follower.sync(self._sessions, requests, now))
 
     # Leading.
 
@@ -504,29 +369,19 @@ class Member:
             return False  # Known by hearsay only.
         if self.followers[pool].phase is Phase.FOLLOWING:
             return False
+        leaders = self._leaders() if self._is_bundled() else None
         since = self._vacant_since.get(pool, self.followers[pool].since)
-        return now - since >= SPREAD_S * self._before(pool)
-
-    def _before(self, pool: str) -> int:
-        """How many others should rather lead it, as all gateways see it."""
-        is_bundled = self._is_bundled()
-        if is_bundled and self.led:
-            return 0
-        # Everybody has the same order of preference for a pool, and another one for another pool.
-        order = sorted(self.gateways, key=partial(_preference, "" if is_bundled else pool))
-        before = order.index(self.name) if self.name in order else 0
-        return before + (len(order) if is_bundled and self._leaders() else 0)
+        return now - since >= SPREAD_S * ranked_before(self.name, self.gateways, pool, leaders)
 
     def _leaders(self) -> set[str]:
-        """Other gateways that lead something."""
-        return {each.leader for each in self.followers.values() if each.phase is Phase.FOLLOWING}
+        """Gateways that lead something."""
+        others = {each.leader for each in self.followers.values() if each.phase is Phase.FOLLOWING}
+        return others | {self.name} if self.led else others
 
     def _bundle(self, now: float) -> None:
         """Of two gateways that lead, although one should, the same one gives way for both."""
-        if not self.led or not self._is_bundled():
-            return
-        own = _preference("", self.name)
-        if any(_preference("", each) < own for each in self._leaders() & self.gateways.keys()):
+        leaders = self._leaders() & self.gateways.keys()
+        if self.led and self._is_bundled() and gives_way(self.name, leaders):
             for pool in list(self.led):
                 self._hand_over(pool, now)
 
@@ -569,7 +424,7 @@ class Member:
     def _look(self, leadership: Leadership, now: float) -> None:
         if leadership.look(now):
             self.followers[leadership.pool].enter(Phase.LEADING, now)
-            self._bring_home(leadership.pool, leadership.arrivals(), now)
+            self.abroad.bring_home(leadership.pool, leadership.arrivals(), now)
 
     def _lose_lease(self, now: float) -> None:
         """It was not renewed in time: stop before anybody else can have it."""
@@ -628,26 +483,9 @@ class Member:
                 self._hand_over(gone, now)
             self.followers.pop(gone, None)
             self._vacant_since.pop(gone, None)
-        for id, away in list(self.away.items()):
-            pool = self._pool_of.get(away.request.model)
-            if pool is not None:
-                away.pool = pool
-            elif away.pool not in self.followers:
-                del self.away[id]
-                if id not in self.scheduler.granted:
-                    self.feed(Arrived(away.request), now)
+        self.abroad.regrouped(self._pool_of, self.followers, now)
         for pool in sorted(set(self._pool_of.values())):
             self._settle(self._follower(pool, now), now)
-
-    def _rule(self, event: PolicyChanged, now: float) -> None:
-        old, new = self.scheduler.policy, event.policy
-        rank_of = {tier.name: rank for rank, tier in enumerate(new.tiers)}
-        for away in self.away.values():
-            tier = old.tiers[away.request.tier].name
-            rank = rank_of[event.moved_to.get(tier, tier)]
-            if rank != away.request.tier:
-                away.request = replace(away.request, tier=rank)
-        self.feed(PolicyChanged(replace(new, sharers=old.sharers), event.moved_to), now)
 
     def _close(self, now: float) -> None:
         """What waits is refused, what runs goes on and is told of as before."""
@@ -655,17 +493,10 @@ class Member:
         for pool in list(self.led):
             self._hand_over(pool, now)
         self.feed(Closed(), now)
-        for id, away in list(self.away.items()):
-            if id not in self.scheduler.granted:
-                self._happened(away, Cancelled(id), now)
-                self.feed(Arrived(away.request), now)
+        self.abroad.close(now)
 
     def _taken(self, now: float) -> list[Decision]:
         while self.scheduler.pools is not self._pools:
             self._regrouped(now)
         out, self._out = self._out, []
         return out
-
-
-def _preference(pool: str, gateway: str) -> tuple[int, str]:
-    return crc32(f"{gateway} {pool}".encode()), gateway

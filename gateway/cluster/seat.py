@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from time import monotonic
 from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -30,11 +31,11 @@ class Seat:
     def __init__(
         self,
         member: Member,
-        *,
         transport: Transport,
         lease: Lease,
-        clock: Callable[[], float],
+        *,
         carry_out: Callable[[list[Decision]], None],
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         """`carry_out` delivers decisions to this gateway's own requests."""
         self.member = member

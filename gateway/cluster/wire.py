@@ -55,7 +55,11 @@ EventRow = (
     rows.FirstTokenRow | rows.FinishedRow | rows.CancelledRow | rows.BouncedRow
     | rows.RecallDoneRow | rows.RecallTooLateRow
 )  # fmt: skip
-DecidedRow = (
+EVENT_ROWS: Final = (
+    rows.FirstTokenRow, rows.FinishedRow, rows.CancelledRow, rows.BouncedRow, rows.RecallDoneRow,
+    rows.RecallTooLateRow,
+)  # fmt: skip
+RulingRow = (
     rows.GrantedRow | rows.PlacedRow | rows.RefusedRow | rows.RecalledRow | rows.MoveWantedRow
     | rows.AstrayRow
 )  # fmt: skip
@@ -184,24 +188,23 @@ def _message_of(row: rows.MessageRow, sender: str) -> Message:
     if isinstance(row, rows.LeftRow):
         return Left(sender, row.pool, row.epoch)
     pool, epoch, session, number = row.pool, row.epoch, row.session, row.number
+    # What every request has comes first.
+    if isinstance(row, rows.ArrivedRow):
+        arrived = Arrived(_request_of(row.request))
+        return Told(sender, pool, epoch, session, number, arrived, row.ago_s)
+    if isinstance(row, EVENT_ROWS):
+        return Told(sender, pool, epoch, session, number, _event_of(row))
+    if isinstance(row, rows.ProgressedRow):
+        progress = Progressed(row.replica, row.output_tokens, None, row.held)
+        return Told(sender, pool, epoch, session, number, progress, row.ago_s)
     if isinstance(row, rows.BeatRow):
         return Beat(sender, pool, epoch, session, number)
     if isinstance(row, rows.LedRow):
         return Led(sender, pool, epoch, session, number)
-    if isinstance(row, rows.ArrivedRow):
-        arrived = Arrived(_request_of(row.request))
-        return Told(sender, pool, epoch, session, number, arrived, row.ago_s)
-    if isinstance(row, rows.ProgressedRow):
-        progress = Progressed(row.replica, row.output_tokens, None, row.held)
-        return Told(sender, pool, epoch, session, number, progress, row.ago_s)
-    ruling = _ruling_of(row)
-    if isinstance(ruling, rows.Row):
-        return Told(sender, pool, epoch, session, number, _event_of(ruling))
-    return Decided(sender, pool, epoch, session, number, ruling)
+    return Decided(sender, pool, epoch, session, number, _ruling_of(row))
 
 
-def _ruling_of(row: DecidedRow | EventRow) -> Ruling | EventRow:
-    """What a leader decided; the row itself, where it is none of a leader."""
+def _ruling_of(row: RulingRow) -> Ruling:
     if isinstance(row, rows.GrantedRow):
         return Granted(row.request_id, row.replica, row.waited_s)
     if isinstance(row, rows.PlacedRow):
@@ -212,9 +215,7 @@ def _ruling_of(row: DecidedRow | EventRow) -> Ruling | EventRow:
         return Recalled(row.request_id, row.replica)
     if isinstance(row, rows.MoveWantedRow):
         return MoveWanted(row.request_id, row.replica)
-    if isinstance(row, rows.AstrayRow):
-        return Astray(row.request_id)
-    return row
+    return Astray(row.request_id)
 
 
 def _event_of(row: EventRow) -> Happened:

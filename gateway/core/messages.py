@@ -346,10 +346,7 @@ class Adopted:
 
 @dataclass(frozen=True, slots=True)
 class Disowned:
-    """A granted request may run on, but nobody will tell its end: it is foreign load from now on.
-
-    What the next reports show of the replica is what counts of it. One that waits is forgotten.
-    """
+    """A granted request may run on, but nobody will tell its end: foreign load from now on."""
 
     request_id: str
 
@@ -426,8 +423,8 @@ class Woke:
 
 Event = (
     Arrived | Cancelled | FirstToken | Progressed | Finished | Bounced | RecallDone | RecallTooLate
-    | Adopted | Disowned | ReplicaFound | ReplicaReported | ReplicaRefused | ReplicaLost | ReplicaRemoved
-    | DrainAsked | PolicyChanged | Closed | Woke
+    | Adopted | Disowned | ReplicaFound | ReplicaReported | ReplicaRefused | ReplicaLost
+    | ReplicaRemoved | DrainAsked | PolicyChanged | Closed | Woke
 )  # fmt: skip
 
 

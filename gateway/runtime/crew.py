@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-READY_S_MAX = 60.0
+READY_S_MAX = 120.0
 """A worker that does not serve by then is given up."""
 STEADY_S = 60.0
 """A worker that lived so long failed for another reason than the one before it."""

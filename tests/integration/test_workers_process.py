@@ -23,14 +23,14 @@ from tests.support.redis_server import RedisServer, running_redis
 PATH = "/v1/chat/completions"
 STREAM = {"model": "raw", "messages": [{"role": "user", "content": "x"}], "stream": True}
 WORKERS = 2
-START_S_MAX = 90.0
+START_S_MAX = 180.0
 """Each is an interpreter of its own, and machines of tests are slow."""
 FOUND_S = 1.0
 """The worker that came last finds the engine within this time."""
 SERVED = re.compile(r"worker (\d+) serves")
 ENDED = re.compile(r"worker (\d+) ended with status (-?\d+)")
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ async def asked(url: str, engine: HeldEngine, times: int) -> None:
     async with asyncio.TaskGroup() as group:
         calls = [group.create_task(once(url)) for _ in range(times)]
         for number in range(before, before + times):
-            await eventually(partial(reached, engine, number))
+            await eventually(partial(reached, engine, number), START_S_MAX)
             engine.asked[number].begin()
             engine.asked[number].event()
             engine.asked[number].finish()

@@ -6,10 +6,13 @@
 import pytest
 
 from tests.simulation.cluster.planted import PLANTED, Plant
+from tests.simulation.cluster.shares import shared_out
 from tests.simulation.cluster.trial import KINDS, played
 
 SEEDS = 30
 SEEDS_TO_NOTICE = 40
+SHARE_MARGIN = 4
+"""Requests: those that run when the count begins and ends, and what a checkpoint may lack."""
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -33,3 +36,11 @@ def _is_noticed(seed: int, kind: str) -> bool:
         return bool(played(seed, kind).faults)
     except (AssertionError, LookupError):
         return True
+
+
+def test_users_of_three_gateways_get_the_same_over_a_change_of_the_leader() -> None:
+    """Whoever has a gateway of its own, or most requests, would be served before all others."""
+    world, served = shared_out()
+    assert world.faults == []
+    for users in served:
+        assert max(users.values()) - min(users.values()) <= SHARE_MARGIN, served

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -29,7 +30,7 @@ class Watched:
         self.master = master
         self.replica = replica
         self.url = f"redis+sentinel://127.0.0.1:{port}/{MASTER}"
-        self._sentinel = Redis(port=port)
+        self._sentinel: Any = Redis(port=port)
 
     def knows(self) -> int:
         """The port of the master, as the sentinel says."""
@@ -47,7 +48,7 @@ def watched_redis(folder: Path) -> Iterator[Watched]:
         master = stack.enter_context(running_redis(folders[0], PLAIN))
         follows = (*PLAIN, "--replicaof", "127.0.0.1", str(master.port))
         replica = stack.enter_context(running_redis(folders[1], follows))
-        link = Redis(port=replica.port)
+        link: Any = Redis(port=replica.port)
         _wait(lambda: link.info("replication")["master_link_status"] == "up")
         port = free_port()
         config = folders[2] / "sentinel.conf"
@@ -62,7 +63,7 @@ def watched_redis(folder: Path) -> Iterator[Watched]:
         )
         stack.callback(process.wait)
         stack.callback(os.kill, process.pid, signal.SIGKILL)
-        watcher = Redis(port=port)
+        watcher: Any = Redis(port=port)
         _wait(lambda: watcher.sentinel_master(MASTER)["num-slaves"] == 1)
         yield Watched(master, replica, port)
 
@@ -77,7 +78,7 @@ def clustered_redis(folder: Path, nodes: int = 3) -> Iterator[list[RedisServer]]
             own.mkdir()
             options = (*OPTIONS, "--cluster-enabled", "yes", "--cluster-port", str(free_port()))
             found.append(stack.enter_context(running_redis(own, options)))
-        links = [Redis(port=each.port) for each in found]
+        links: list[Any] = [Redis(port=each.port) for each in found]
         first = links[0]
         for each, link in zip(found[1:], links[1:], strict=True):
             bus = link.config_get("cluster-port")["cluster-port"]
@@ -90,7 +91,7 @@ def clustered_redis(folder: Path, nodes: int = 3) -> Iterator[list[RedisServer]]
         yield found
 
 
-def _is_whole(node: Redis) -> bool:
+def _is_whole(node: Any) -> bool:
     return "cluster_state:ok" in str(node.execute_command("CLUSTER", "INFO"))
 
 

@@ -1,14 +1,16 @@
 """Which gateway should lead which pool: spread out, or all by one where something is counted."""
 
-from gateway.cluster.member import SPREAD_S, Member, _preference
+from gateway.cluster.member import SPREAD_S, Member
 from gateway.cluster.messages import Left, Message
 from gateway.cluster.ports import Leader, Standing
+from gateway.cluster.precedence import ranked_before
 from gateway.core.messages import ReplicaFound
 from gateway.core.scheduler import Scheduler
 from tests.support.script import one_tier
 
 POOLS = ("a", "b", "c", "d", "e", "f")
-NAMES = sorted(("g1", "g2", "g3"), key=lambda name: _preference("", name))
+ALL = ("g1", "g2", "g3")
+NAMES = sorted(ALL, key=lambda name: ranked_before(name, ALL, "", ()))
 """In the order in which they should lead everything, where one should."""
 
 

@@ -24,10 +24,15 @@ class Wire(asyncio.Transport):
         super().__init__()
         self.writes: list[bytes] = []
         self.is_aborted = False
+        self.is_shut = False
         self.high = 0
 
     def write(self, data: Any) -> None:
+        assert not self.is_shut, "uvloop raises there"
         self.writes.append(bytes(data))
+
+    def is_closing(self) -> bool:
+        return self.is_shut
 
     def abort(self) -> None:
         self.is_aborted = True
@@ -73,6 +78,17 @@ async def test_what_one_turn_says_is_one_write_and_answers_come_in_its_order() -
     assert isinstance(three, RedisSaidError)
     assert desk.reasons == []
     desk.line.end("over")
+
+
+async def test_a_connection_that_was_given_up_is_written_nothing() -> None:
+    """Its end is told in the next turn of the loop; until then what is said is said to nobody."""
+    desk = Desk()
+    desk.ask("HELLO")
+    desk.wire.is_shut = True
+    await turn()
+    assert desk.wire.writes == []
+    desk.line.connection_lost(None)
+    assert isinstance(desk.answers[0], LineLostError)
 
 
 async def test_what_is_published_comes_between_answers_and_is_none() -> None:

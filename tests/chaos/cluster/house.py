@@ -21,7 +21,7 @@ from tests.e2e.processes import ended
 from tests.support.chaos_proxy import ChaosProxy, chaos_proxy
 from tests.support.ports import free_port
 
-READY_S_MAX = 60.0
+READY_S_MAX = 120.0
 GATEWAYS = 3
 ENGINES = 2
 SLOTS = 8

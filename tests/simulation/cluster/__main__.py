@@ -5,6 +5,8 @@ from collections import defaultdict
 
 from tests.simulation.cluster.trial import Outcome, played
 
+TELL_EVERY = 50
+
 
 def main(first: int, last: int) -> int:
     """Exit status 1 where any seed went wrong."""
@@ -13,6 +15,8 @@ def main(first: int, last: int) -> int:
     for seed in range(first, last):
         outcome = played(seed)
         by_kind[outcome.kind].append(outcome)
+        if (seed + 1 - first) % TELL_EVERY == 0:
+            sys.stderr.write(f"{seed + 1 - first} played, {bad} wrong\n")
         if outcome.faults:
             bad += 1
             sys.stdout.write(f"seed {seed} ({outcome.kind}): {'; '.join(outcome.faults[:4])}\n")
