@@ -7,6 +7,7 @@ when it is granted, as a shadow, so that this gateway is right at once when it m
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 from zlib import crc32
 
@@ -60,10 +61,20 @@ class Member:
     """All of the cluster's state in one gateway, and its scheduler behind it."""
 
     def __init__(
-        self, name: str, scheduler: Scheduler, post: Callable[[str, Message], None]
+        self,
+        name: str,
+        scheduler: Scheduler,
+        post: Callable[[str, Message], None],
+        *,
+        is_bundled: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`name` is never used by another process, not even by a later one; `post` sends."""
+        """`name` is never used by another process, not even by a later one; `post` sends.
+
+        `is_bundled`: whether one gateway should lead all pools, since something is counted over
+        all of them: how many requests of somebody may run at once.
+        """
         self.name = name
+        self._is_bundled = is_bundled
         self.scheduler = scheduler
         self.post = post
         self.owners: dict[str, tuple[Leadership, Guest]] = {}
@@ -72,6 +83,8 @@ class Member:
         self.abroad = Abroad(self)
         self.gateways: dict[str, str] = {name: ""}
         """All that lived when the store was last asked, with what they say about themselves."""
+        self.about = ""
+        """What the others may read of this one."""
         self._seen: dict[str, float] = {}
         """When each gateway was last among them."""
         self.is_apart = False
@@ -157,7 +170,7 @@ class Member:
         self._left = tuple(sorted(self._leaves))
         return Bid(
             gateway=self.name,
-            about=self.gateways.get(self.name, ""),
+            about=self.about,
             leaves=self._left,
             keeps=keeps,
             wants=tuple(wants),
@@ -210,6 +223,7 @@ class Member:
         """A heartbeat: say that we are there, and look who is not."""
         if self.led and now >= self._lease_until:
             self._lose_lease(now)
+        self._bundle(now)
         for leadership in list(self.led.values()):
             leadership.beat(self.gateways, now)
             self._look(leadership, now)
@@ -361,11 +375,31 @@ class Member:
             return False  # Known by hearsay only.
         if self.followers[pool].phase is Phase.FOLLOWING:
             return False
-        # Everybody has the same order of preference for a pool, and another one for another pool.
-        order = sorted(self.gateways, key=lambda each: (crc32(f"{each} {pool}".encode()), each))
-        before = order.index(self.name) if self.name in order else 0
         since = self._vacant_since.get(pool, self.followers[pool].since)
-        return now - since >= SPREAD_S * before
+        return now - since >= SPREAD_S * self._before(pool)
+
+    def _before(self, pool: str) -> int:
+        """How many others should rather lead it, as all gateways see it."""
+        is_bundled = self._is_bundled()
+        if is_bundled and self.led:
+            return 0
+        # Everybody has the same order of preference for a pool, and another one for another pool.
+        order = sorted(self.gateways, key=partial(_preference, "" if is_bundled else pool))
+        before = order.index(self.name) if self.name in order else 0
+        return before + (len(order) if is_bundled and self._leaders() else 0)
+
+    def _leaders(self) -> set[str]:
+        """Other gateways that lead something."""
+        return {each.leader for each in self.followers.values() if each.phase is Phase.FOLLOWING}
+
+    def _bundle(self, now: float) -> None:
+        """Of two gateways that lead, although one should, the same one gives way for both."""
+        if not self.led or not self._is_bundled():
+            return
+        own = _preference("", self.name)
+        if any(_preference("", each) < own for each in self._leaders() & self.gateways.keys()):
+            for pool in list(self.led):
+                self._hand_over(pool, now)
 
     def _lead(self, follower: Follower, epoch: int, standing: Standing, now: float) -> None:
         known = self.led.get(follower.pool)
@@ -482,3 +516,7 @@ class Member:
             self._regrouped(now)
         out, self._out = self._out, []
         return out
+
+
+def _preference(pool: str, gateway: str) -> tuple[int, str]:
+    return crc32(f"{gateway} {pool}".encode()), gateway
