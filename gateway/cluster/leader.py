@@ -127,11 +127,14 @@ class Leadership:
             return
         id = inner_id(guest.gateway, event.request_id)
         if id not in guest.ids:
+            if isinstance(event, Bounced | RecallDone):
+                # It ran where nothing is known of here; now it waits, and only that one knows it.
+                guest.is_synced = False
+                self._ask(guest, now)
             return
-        is_over = isinstance(event, Finished | Cancelled)
-        if self._arrivals.pop(id, None) is None or is_over:
-            self._host.feed(happened, now)
-        if is_over:
+        self._host.feed(happened, now)
+        if isinstance(event, Finished | Cancelled):
+            self._arrivals.pop(id, None)
             self._close(guest, id)
         elif isinstance(event, Bounced | RecallDone):
             self._place(guest, id, now)
