@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from gateway.cluster.follower import Follower
-from gateway.cluster.guests import Guest
+from gateway.cluster.guests import Coming, Guest, come
 from gateway.cluster.leader import Leadership
 from gateway.cluster.messages import Astray, Decided, Happened, Message, Open, Placed
 from gateway.core.messages import (
@@ -32,6 +32,7 @@ from gateway.core.messages import (
     RecallTooLate,
     Refused,
     Request,
+    Withdrawn,
 )
 from gateway.core.scheduler import Scheduler
 
@@ -59,11 +60,13 @@ class Home(Protocol):
 class Away:
     """One request, and what was said of its place in the line."""
 
-    __slots__ = ("placed_at", "pool", "position", "request", "wait_s")
+    __slots__ = ("placed_at", "pool", "position", "request", "wait_s", "was_let_in")
 
-    def __init__(self, request: Request, pool: str) -> None:
+    def __init__(self, request: Request, pool: str, *, was_let_in: bool = False) -> None:
         self.request = request
         self.pool = pool
+        self.was_let_in = was_let_in
+        """Whether it may wait, by what this gateway or a leader decided."""
         self.position = 0
         self.wait_s: float | None = None
         self.placed_at = 0.0
@@ -132,6 +135,7 @@ class Abroad:
             return
         match decision:
             case Granted():
+                away.was_let_in = True
                 self._granted(follower, away, decision, now)
             case Refused():
                 del self.requests[id]
@@ -140,6 +144,7 @@ class Abroad:
                 if id in home.scheduler.granted:
                     home.deliver(decision)
             case Placed():
+                away.was_let_in = True
                 away.position, away.wait_s, away.placed_at = decision.position, decision.wait_s, now
             case Astray():
                 del self.requests[id]
@@ -168,17 +173,15 @@ class Abroad:
     def send(self, pool: str, now: float) -> None:
         """This gateway decides no more: what it has of the pool is decided elsewhere."""
         scheduler = self._home.scheduler
-        waiting = [each.request for each in scheduler.waiting.values()]
-        for request in self._own(pool, waiting):
-            if request.id in scheduler.waiting:
-                self.requests[request.id] = Away(request, pool)
-                self._home.feed(Cancelled(request.id), now)
+        waiting = self._own(pool, [each.request for each in scheduler.waiting.values()])
         running = [grant.waiting.request for grant, _ in scheduler.granted.values()]
-        for request in self._own(pool, running):
-            self.requests[request.id] = Away(request, pool)
+        for request in [*waiting, *self._own(pool, running)]:
+            self.requests[request.id] = Away(request, pool, was_let_in=True)
+        if waiting:
+            self._home.feed(Withdrawn(tuple(each.id for each in waiting)), now)
 
-    def bring_home(self, pool: str, others: Iterable[Request], now: float) -> None:
-        """This gateway decides: what waits comes to its own scheduler, in order of arrival.
+    def bring_home(self, pool: str, others: Iterable[Coming], now: float) -> None:
+        """This gateway decides: what waits comes to its own scheduler.
 
         `others`: requests of other gateways that come with them.
         """
@@ -186,27 +189,34 @@ class Abroad:
         own = [away for away in self.requests.values() if away.pool == pool]
         for away in own:
             del self.requests[away.request.id]
-        waiting = [each.request for each in own if each.request.id not in granted]
-        for request in sorted([*waiting, *others], key=lambda each: (each.arrived_at, each.id)):
-            self._home.feed(Arrived(request), now)
+        waiting = [
+            (each.request, each.was_let_in) for each in own if each.request.id not in granted
+        ]
+        come(self._home, [*waiting, *others], now)
 
     def open_requests(self, pool: str, now: float) -> tuple[Open, ...]:
         """All of a pool, as a leader wants to know it."""
         return tuple(
-            self._open(id, away.request, now)
+            self._open(id, away.request, now, was_let_in=away.was_let_in)
             for id, away in self.requests.items()
             if away.pool == pool
         )
 
-    def _open(self, id: str, request: Request, now: float) -> Open:
+    def _open(self, id: str, request: Request, now: float, *, was_let_in: bool) -> Open:
         granted = self._home.scheduler.granted.get(id)
         waited_s = now - request.arrived_at
         if granted is None:
-            return Open(request, waited_s)
+            return Open(request, waited_s, was_let_in=was_let_in)
         grant, replica = granted
         running_s = now - grant.granted_at
         return Open(
-            request, waited_s, replica.name, running_s, grant.is_started, grant.output_tokens
+            request,
+            waited_s,
+            replica.name,
+            running_s,
+            grant.is_started,
+            grant.output_tokens,
+            was_let_in,
         )
 
     def _own(self, pool: str, requests: Iterable[Request]) -> list[Request]:

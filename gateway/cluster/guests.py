@@ -4,18 +4,20 @@ Inside the leader's scheduler a request of another gateway carries that one's na
 """
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from gateway.cluster.follower import RESYNC_S
 from gateway.cluster.messages import Decided, Led, Ruling, Told
 from gateway.cluster.ports import BEAT_S
 from gateway.core.messages import (
+    Arrived,
     Bounced,
     Cancelled,
     Event,
     Finished,
     FirstToken,
     Progressed,
+    Readmitted,
     RecallDone,
     RecallTooLate,
     Request,
@@ -23,11 +25,31 @@ from gateway.core.messages import (
 
 Later = FirstToken | Progressed | Finished | Bounced | RecallDone | RecallTooLate | Cancelled
 """What may happen to a request once it has arrived."""
+Coming = tuple[Request, bool]
+"""A request that waits, and whether somebody has judged already that it may."""
 SEPARATOR: Final = "/"
 SILENT_S: Final = 3 * BEAT_S
 """What waits of a gateway that was not heard for so long is not released."""
 GIVE_UP_S: Final = 3.0
 """What runs of a gateway that was not heard for so long is not counted any more."""
+
+
+class Taking(Protocol):
+    """Whoever has a scheduler."""
+
+    def feed(self, event: Event, now: float) -> None:
+        """Let it take that in."""
+
+
+def come(to: Taking, coming: Iterable[Coming], now: float) -> None:
+    """Requests that wait come to a scheduler, in order of arrival; each is judged once."""
+    line = sorted(coming, key=lambda each: (each[0].arrived_at, each[0].id))
+    let_in = tuple(request for request, was_let_in in line if was_let_in)
+    if let_in:
+        to.feed(Readmitted(let_in), now)
+    for request, was_let_in in line:
+        if not was_let_in:
+            to.feed(Arrived(request), now)
 
 
 def inner_id(gateway: str, request_id: str) -> str:

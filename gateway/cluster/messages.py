@@ -60,6 +60,8 @@ class Open:
     running_s: float = 0.0
     is_started: bool = False
     output_tokens: int = 0
+    was_let_in: bool = False
+    """Whether somebody has judged already that it may wait."""
 
 
 @dataclass(frozen=True, slots=True)

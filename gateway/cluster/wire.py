@@ -147,7 +147,7 @@ def _decision_tuple(decision: Ruling, place: Place) -> tuple[object, ...]:
 
 def _open_tuple(each: Open) -> tuple[object, ...]:
     request = _request_tuple(each.request)
-    stay = (each.replica, each.running_s, each.is_started, each.output_tokens)
+    stay = (each.replica, each.running_s, each.is_started, each.output_tokens, each.was_let_in)
     return (request, each.waited_s, *stay)
 
 
@@ -245,6 +245,7 @@ def _open_of(row: rows.OpenRow) -> Open:
         row.running_s,
         row.is_started,
         row.output_tokens,
+        row.was_let_in,
     )
 
 

@@ -1,6 +1,7 @@
 """Which gateway should lead which pool: spread out, or all by one where something is counted."""
 
-from gateway.cluster.member import SPREAD_S, Member, _preference
+from gateway.cluster.candidacy import SPREAD_S, preference
+from gateway.cluster.member import Member
 from gateway.cluster.messages import Left, Message
 from gateway.cluster.ports import Leader, Standing
 from gateway.core.messages import ReplicaFound
@@ -8,7 +9,7 @@ from gateway.core.scheduler import Scheduler
 from tests.support.script import one_tier
 
 POOLS = ("a", "b", "c", "d", "e", "f")
-NAMES = sorted(("g1", "g2", "g3"), key=lambda name: _preference("", name))
+NAMES = sorted(("g1", "g2", "g3"), key=lambda name: preference("", name))
 """In the order in which they should lead everything, where one should."""
 
 
