@@ -17,9 +17,9 @@ from gateway.cluster.guests import (
     Desk,
     Guest,
     come,
-    inner,
     inner_event,
     inner_id,
+    ranked,
 )
 from gateway.cluster.messages import Astray, Beat, Left, Message, Open, Placed, Synced, Told
 from gateway.cluster.ports import BEAT_S, CHECKPOINT_BYTES_MAX
@@ -32,6 +32,7 @@ from gateway.core.messages import (
     Disowned,
     Event,
     Finished,
+    FirstToken,
     Granted,
     MoveWanted,
     Outcome,
@@ -105,6 +106,7 @@ class Leadership:
         if message.session <= guest.session:
             return
         guest.begin(message.session, now)
+        guest.rank(message.tiers, self._host.scheduler.policy)
         listed = {inner_id(guest.gateway, each.request.id): each for each in message.requests}
         never_got = {id for id in guest.ids if id in self._host.scheduler.granted}
         for id, each in listed.items():
@@ -203,6 +205,15 @@ class Leadership:
         found, self._arrivals = list(self._arrivals.values()), {}
         return found
 
+    def rank_anew(self, ranks: tuple[int, ...]) -> None:
+        """Tiers have other ranks from now on, by those that they had."""
+        for guest in self.guests.values():
+            guest.ranks = tuple(ranks[rank] for rank in guest.ranks)
+        self._arrivals = {
+            each: (ranked(request, ranks), was_let_in)
+            for each, (request, was_let_in) in self._arrivals.items()
+        }
+
     def stop(self, now: float) -> None:
         """Grant no more: what waits of the guests leaves the scheduler."""
         self.is_over = True
@@ -279,9 +290,8 @@ class Leadership:
                 self._place(guest, id, now)
 
     def _entered(self, guest: Guest, request: Request, arrived_at: float) -> Request:
-        tiers = len(self._host.scheduler.policy.tiers)
         self._open(guest, inner_id(guest.gateway, request.id), request.id)
-        return inner(request, guest.gateway, arrived_at, tiers=tiers)
+        return guest.inner(request, arrived_at, len(self._host.scheduler.policy.tiers))
 
     def _come(self, guest: Guest, coming: list[Coming], now: float) -> None:
         """Many at once."""
@@ -312,12 +322,17 @@ class Leadership:
         scheduler = self._host.scheduler
         known = scheduler.granted.get(id)
         if known is not None and known[1].name == told.replica:
+            grant = known[0]
             self._host.feed(RecallTooLate(id), now)
+            if told.is_started and not grant.is_started:
+                self._host.feed(FirstToken(id), now)
+            if told.output_tokens > grant.output_tokens:
+                self._host.feed(Progressed(told.replica, {id: told.output_tokens}), now)
             return
         self._drop(guest, [id], now)
         tiers = len(scheduler.policy.tiers)
         adopted = Adopted(
-            request=inner(told.request, guest.gateway, now - told.waited_s, tiers=tiers),
+            request=guest.inner(told.request, now - told.waited_s, tiers),
             replica=told.replica,
             running_s=told.running_s,
             is_started=told.is_started,

@@ -12,7 +12,7 @@ from typing import Final
 from gateway.cluster.abroad import Abroad, Away
 from gateway.cluster.candidacy import Candidacy
 from gateway.cluster.follower import DECIDES, Follower, Phase
-from gateway.cluster.guests import Guest
+from gateway.cluster.guests import Guest, ranks_after
 from gateway.cluster.leader import Leadership
 from gateway.cluster.messages import (
     Beat,
@@ -121,9 +121,7 @@ class Member:
                 else:
                     self.abroad.happened(away, event, now)
             case PolicyChanged():
-                self.abroad.rank_anew(event)
-                policy = replace(event.policy, sharers=self.scheduler.policy.sharers)
-                self.feed(PolicyChanged(policy, event.moved_to), now)
+                self._rule(event, now)
             case Closed():
                 self._close(now)
             case _:
@@ -228,6 +226,7 @@ class Member:
             if follower.is_late(now):
                 self._turn(follower, Phase.ALONE, now)
                 follower.is_hushed = True
+        self.abroad.tell_again(now)
         self._forget(now)
         self._share(now)
         return self._taken(now)
@@ -296,6 +295,20 @@ class Member:
         else:
             self.abroad.arrived(request, follower, now)
 
+    def _rule(self, event: PolicyChanged, now: float) -> None:
+        """A reload: whoever leads here is told what the tiers are called now."""
+        old = self.scheduler.policy
+        ranks = ranks_after(old, event)
+        self.abroad.rank_anew(ranks)
+        for leadership in self.led.values():
+            leadership.rank_anew(ranks)
+        policy = replace(event.policy, sharers=old.sharers)
+        self.feed(PolicyChanged(policy, event.moved_to), now)
+        if [each.name for each in old.tiers] != [each.name for each in policy.tiers]:
+            for follower in self.followers.values():
+                if follower.phase is Phase.FOLLOWING:
+                    self._sync(follower, now)
+
     # What a leader says.
 
     def _leader_says(self, message: Led | Decided | Left, now: float) -> None:
@@ -355,7 +368,8 @@ class Member:
         self._sessions += 1
         self.resyncs += follower.session > 0
         requests = self.abroad.open_requests(follower.pool, now)
-        self.post(follower.leader, follower.sync(self._sessions, requests, now))
+        tiers = tuple(each.name for each in self.scheduler.policy.tiers)
+        self.post(follower.leader, follower.sync(self._sessions, requests, now, tiers=tiers))
 
     # Leading.
 

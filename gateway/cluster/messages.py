@@ -88,6 +88,8 @@ class Synced:
     session: int
     """Greater than that of every earlier one of this sender."""
     requests: tuple[Open, ...]
+    tiers: tuple[str, ...] = ()
+    """Names of the sender's tiers by rank; none: they are the leader's."""
 
 
 @dataclass(frozen=True, slots=True)

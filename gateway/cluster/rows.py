@@ -137,6 +137,7 @@ class SyncedRow(Row, tag=SYNCED):
     epoch: int
     session: int
     requests: tuple[OpenRow, ...]
+    tiers: tuple[str, ...]
 
 
 class BeatRow(Placing, tag=BEAT):

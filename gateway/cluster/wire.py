@@ -99,7 +99,8 @@ def _tuple_of(message: Message) -> tuple[object, ...]:
         return (rows.LED, message.pool, message.epoch, message.session, message.number)
     if isinstance(message, Synced):
         requests = [_open_tuple(each) for each in message.requests]
-        return (rows.SYNCED, message.pool, message.epoch, message.session, requests)
+        begun = (message.pool, message.epoch, message.session)
+        return (rows.SYNCED, *begun, requests, message.tiers)
     if isinstance(message, Left):
         return (rows.LEFT, message.pool, message.epoch)
     assert_never(message)
@@ -180,7 +181,7 @@ def _blocks_of(prefix: tuple[int, ...]) -> tuple[int, bytes]:
 def _message_of(row: rows.MessageRow, sender: str) -> Message:
     if isinstance(row, rows.SyncedRow):
         requests = tuple([_open_of(each) for each in row.requests])
-        return Synced(sender, row.pool, row.epoch, row.session, requests)
+        return Synced(sender, row.pool, row.epoch, row.session, requests, row.tiers)
     if isinstance(row, rows.LeftRow):
         return Left(sender, row.pool, row.epoch)
     pool, epoch, session, number = row.pool, row.epoch, row.session, row.number
