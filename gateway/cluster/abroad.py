@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from gateway.cluster.follower import Follower
-from gateway.cluster.guests import Guest
+from gateway.cluster.follower import ALONE_AFTER_S, Follower
+from gateway.cluster.guests import Coming, Guest, come, ranked
 from gateway.cluster.leader import Leadership
 from gateway.cluster.messages import Astray, Decided, Happened, Message, Open, Placed
 from gateway.core.messages import (
@@ -25,13 +25,13 @@ from gateway.core.messages import (
     Granted,
     MoveWanted,
     Outcome,
-    PolicyChanged,
     Progressed,
     RecallDone,
     Recalled,
     RecallTooLate,
     Refused,
     Request,
+    Withdrawn,
 )
 from gateway.core.scheduler import Scheduler
 
@@ -59,11 +59,17 @@ class Home(Protocol):
 class Away:
     """One request, and what was said of its place in the line."""
 
-    __slots__ = ("placed_at", "pool", "position", "request", "wait_s")
+    __slots__ = (
+        "astray_since", "placed_at", "pool", "position", "request", "wait_s", "was_let_in",
+    )  # fmt: skip
 
-    def __init__(self, request: Request, pool: str) -> None:
+    def __init__(self, request: Request, pool: str, *, was_let_in: bool = False) -> None:
         self.request = request
         self.pool = pool
+        self.was_let_in = was_let_in
+        """Whether it may wait, by what this gateway or a leader decided."""
+        self.astray_since = float("inf")
+        """Since when the leader does not know its model; it is told of it again and again."""
         self.position = 0
         self.wait_s: float | None = None
         self.placed_at = 0.0
@@ -72,11 +78,13 @@ class Away:
 class Abroad:
     """All of them."""
 
-    __slots__ = ("_home", "requests")
+    __slots__ = ("_astray", "_home", "requests")
 
     def __init__(self, home: Home) -> None:
         self._home = home
         self.requests: dict[str, Away] = {}
+        self._astray: list[str] = []
+        """Those that a leader did not know the model of when it was last told of them."""
 
     def arrived(self, request: Request, follower: Follower, now: float) -> None:
         """A new one, of a pool that this gateway does not decide about."""
@@ -132,6 +140,7 @@ class Abroad:
             return
         match decision:
             case Granted():
+                away.was_let_in = True
                 self._granted(follower, away, decision, now)
             case Refused():
                 del self.requests[id]
@@ -140,10 +149,11 @@ class Abroad:
                 if id in home.scheduler.granted:
                     home.deliver(decision)
             case Placed():
+                away.was_let_in = True
                 away.position, away.wait_s, away.placed_at = decision.position, decision.wait_s, now
             case Astray():
-                del self.requests[id]
-                home.feed(Arrived(away.request), now)
+                away.astray_since = min(away.astray_since, now)
+                self._astray.append(id)
 
     def _granted(self, follower: Follower, away: Away, decision: Granted, now: float) -> None:
         id, home = decision.request_id, self._home
@@ -151,10 +161,27 @@ class Abroad:
         if id in home.scheduler.granted:
             home.deliver(decision)
             return
-        # Nothing is known here of that replica, or no more: decided by what is.
-        del self.requests[id]
+        # Nothing is known here of that replica, or no more: any other may do.
+        excluded = away.request.excluded | {decision.replica}
+        away.request = replace(away.request, excluded=excluded)
         self.tell(follower, Finished(id, Outcome.CANCELLED), None)
-        home.feed(Arrived(away.request), now)
+        self.tell(follower, Arrived(away.request), now - away.request.arrived_at)
+
+    def tell_again(self, now: float) -> None:
+        """A heartbeat: leaders may have found by now what they did not know.
+
+        One that does not for long, or cannot, leaves it to this gateway.
+        """
+        astray, self._astray = self._astray, []
+        for away in [self.requests[each] for each in astray if each in self.requests]:
+            follower = self._home.followers.get(away.pool)
+            if follower is None or not follower.session:
+                continue  # Told anew with all others, as soon as there is a leader.
+            if now - away.astray_since >= ALONE_AFTER_S:
+                del self.requests[away.request.id]
+                self._home.feed(Arrived(away.request), now)
+            else:
+                self.tell(follower, Arrived(away.request), now - away.request.arrived_at)
 
     def place_of(self, away: Away, now: float) -> tuple[int, float | None] | None:
         """What was said of its place, and what is left of the wait."""
@@ -168,17 +195,15 @@ class Abroad:
     def send(self, pool: str, now: float) -> None:
         """This gateway decides no more: what it has of the pool is decided elsewhere."""
         scheduler = self._home.scheduler
-        waiting = [each.request for each in scheduler.waiting.values()]
-        for request in self._own(pool, waiting):
-            if request.id in scheduler.waiting:
-                self.requests[request.id] = Away(request, pool)
-                self._home.feed(Cancelled(request.id), now)
+        waiting = self._own(pool, [each.request for each in scheduler.waiting.values()])
         running = [grant.waiting.request for grant, _ in scheduler.granted.values()]
-        for request in self._own(pool, running):
-            self.requests[request.id] = Away(request, pool)
+        for request in [*waiting, *self._own(pool, running)]:
+            self.requests[request.id] = Away(request, pool, was_let_in=True)
+        if waiting:
+            self._home.feed(Withdrawn(tuple(each.id for each in waiting)), now)
 
-    def bring_home(self, pool: str, others: Iterable[Request], now: float) -> None:
-        """This gateway decides: what waits comes to its own scheduler, in order of arrival.
+    def bring_home(self, pool: str, others: Iterable[Coming], now: float) -> None:
+        """This gateway decides: what waits comes to its own scheduler.
 
         `others`: requests of other gateways that come with them.
         """
@@ -186,27 +211,34 @@ class Abroad:
         own = [away for away in self.requests.values() if away.pool == pool]
         for away in own:
             del self.requests[away.request.id]
-        waiting = [each.request for each in own if each.request.id not in granted]
-        for request in sorted([*waiting, *others], key=lambda each: (each.arrived_at, each.id)):
-            self._home.feed(Arrived(request), now)
+        waiting = [
+            (each.request, each.was_let_in) for each in own if each.request.id not in granted
+        ]
+        come(self._home, [*waiting, *others], now)
 
     def open_requests(self, pool: str, now: float) -> tuple[Open, ...]:
         """All of a pool, as a leader wants to know it."""
         return tuple(
-            self._open(id, away.request, now)
+            self._open(id, away.request, now, was_let_in=away.was_let_in)
             for id, away in self.requests.items()
             if away.pool == pool
         )
 
-    def _open(self, id: str, request: Request, now: float) -> Open:
+    def _open(self, id: str, request: Request, now: float, *, was_let_in: bool) -> Open:
         granted = self._home.scheduler.granted.get(id)
         waited_s = now - request.arrived_at
         if granted is None:
-            return Open(request, waited_s)
+            return Open(request, waited_s, was_let_in=was_let_in)
         grant, replica = granted
         running_s = now - grant.granted_at
         return Open(
-            request, waited_s, replica.name, running_s, grant.is_started, grant.output_tokens
+            request,
+            waited_s,
+            replica.name,
+            running_s,
+            grant.is_started,
+            grant.output_tokens,
+            was_let_in,
         )
 
     def _own(self, pool: str, requests: Iterable[Request]) -> list[Request]:
@@ -234,15 +266,10 @@ class Abroad:
                 if id not in self._home.scheduler.granted:
                     self._home.feed(Arrived(away.request), now)
 
-    def rank_anew(self, event: PolicyChanged) -> None:
-        """Tiers have other ranks in the new policy."""
-        old, new = self._home.scheduler.policy, event.policy
-        rank_of = {tier.name: rank for rank, tier in enumerate(new.tiers)}
+    def rank_anew(self, ranks: tuple[int, ...]) -> None:
+        """Tiers have other ranks from now on, by those that they had."""
         for away in self.requests.values():
-            tier = old.tiers[away.request.tier].name
-            rank = rank_of[event.moved_to.get(tier, tier)]
-            if rank != away.request.tier:
-                away.request = replace(away.request, tier=rank)
+            away.request = ranked(away.request, ranks)
 
     def close(self, now: float) -> None:
         """The gateway shuts down: what waits is refused, what runs goes on."""

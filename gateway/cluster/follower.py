@@ -79,11 +79,13 @@ class Follower:
         self.epoch = leader.epoch
         self.heard_at = now
 
-    def sync(self, session: int, requests: tuple[Open, ...], now: float) -> Synced:
+    def sync(
+        self, session: int, requests: tuple[Open, ...], now: float, *, tiers: tuple[str, ...] = ()
+    ) -> Synced:
         """Begin a session with all that is open."""
         self.session, self.told, self.heard = session, 0, 0
         self.synced_at = now
-        return Synced(self.me, self.pool, self.epoch, session, requests)
+        return Synced(self.me, self.pool, self.epoch, session, requests, tiers)
 
     def tell(self, event: Happened, ago_s: float | None) -> Told:
         """The next message of this session."""

@@ -4,25 +4,32 @@ Inside the leader's scheduler a request of another gateway carries that one's na
 """
 
 from collections.abc import Iterable
-from typing import Final
+from dataclasses import replace
+from typing import Final, Protocol
 
 from gateway.cluster.follower import RESYNC_S
 from gateway.cluster.messages import Decided, Led, Ruling, Told
 from gateway.cluster.ports import BEAT_S
 from gateway.core.messages import (
+    Arrived,
     Bounced,
     Cancelled,
     Event,
     Finished,
     FirstToken,
+    PolicyChanged,
     Progressed,
+    Readmitted,
     RecallDone,
     RecallTooLate,
     Request,
 )
+from gateway.core.policy import Policy
 
 Later = FirstToken | Progressed | Finished | Bounced | RecallDone | RecallTooLate | Cancelled
 """What may happen to a request once it has arrived."""
+Coming = tuple[Request, bool]
+"""A request that waits, and whether somebody has judged already that it may."""
 SEPARATOR: Final = "/"
 SILENT_S: Final = 3 * BEAT_S
 """What waits of a gateway that was not heard for so long is not released."""
@@ -30,18 +37,36 @@ GIVE_UP_S: Final = 3.0
 """What runs of a gateway that was not heard for so long is not counted any more."""
 
 
+class Taking(Protocol):
+    """Whoever has a scheduler."""
+
+    def feed(self, event: Event, now: float) -> None:
+        """Let it take that in."""
+
+
+def come(to: Taking, coming: Iterable[Coming], now: float) -> None:
+    """Requests that wait come to a scheduler, in order of arrival; each is judged once."""
+    line = sorted(coming, key=lambda each: (each[0].arrived_at, each[0].id))
+    let_in = tuple(request for request, was_let_in in line if was_let_in)
+    if let_in:
+        to.feed(Readmitted(let_in), now)
+    for request, was_let_in in line:
+        if not was_let_in:
+            to.feed(Arrived(request), now)
+
+
 def inner_id(gateway: str, request_id: str) -> str:
     """The id of a guest's request inside the leader's scheduler."""
     return f"{gateway}{SEPARATOR}{request_id}"
 
 
-def inner(request: Request, gateway: str, arrived_at: float, *, tiers: int) -> Request:
-    """The request as the leader's scheduler sees it, which may know of fewer `tiers` by now."""
+def inner(request: Request, gateway: str, arrived_at: float, *, tier: int) -> Request:
+    """The request as the leader's scheduler sees it, in a tier of its own."""
     # Written out: `dataclasses.replace` takes ten times as long, for every request.
     return Request(
         id=inner_id(gateway, request.id),
         model=request.model,
-        tier=min(request.tier, tiers - 1),
+        tier=tier,
         tenant=request.tenant,
         user=request.user,
         arrived_at=arrived_at,
@@ -64,11 +89,24 @@ def inner(request: Request, gateway: str, arrived_at: float, *, tiers: int) -> R
     )
 
 
+def ranks_after(old: Policy, event: PolicyChanged) -> tuple[int, ...]:
+    """By the rank that a tier has in `old` the one that its requests have from now on."""
+    rank_of = {tier.name: rank for rank, tier in enumerate(event.policy.tiers)}
+    return tuple(rank_of[event.moved_to.get(tier.name, tier.name)] for tier in old.tiers)
+
+
+def ranked(request: Request, ranks: tuple[int, ...]) -> Request:
+    """The same request in the tier that it has by now."""
+    rank = ranks[request.tier]
+    return request if rank == request.tier else replace(request, tier=rank)
+
+
 class Guest:
     """One gateway that follows, in its present session."""
 
     __slots__ = (
-        "asked_at", "decided", "gateway", "heard_at", "ids", "is_synced", "session", "told",
+        "asked_at", "decided", "gateway", "heard_at", "ids", "is_synced", "ranks", "session",
+        "told",
     )  # fmt: skip
 
     def __init__(self, gateway: str, now: float) -> None:
@@ -81,6 +119,8 @@ class Guest:
         self.is_synced = False
         """Whether what is known of it is all and true."""
         self.asked_at = float("-inf")
+        self.ranks: tuple[int, ...] = ()
+        """By a tier's rank there the one that it has here."""
         self.ids: dict[str, str] = {}
         """Its own id of each of its open requests, by that inside the leader's scheduler."""
 
@@ -89,6 +129,17 @@ class Guest:
         self.session, self.told, self.decided = session, 0, 0
         self.heard_at = now
         self.is_synced = True
+
+    def rank(self, names: tuple[str, ...], policy: Policy) -> None:
+        """Its tiers have these names; what is unknown here goes last."""
+        rank_of = {tier.name: rank for rank, tier in enumerate(policy.tiers)}
+        self.ranks = tuple(rank_of.get(name, len(rank_of) - 1) for name in names)
+
+    def inner(self, request: Request, arrived_at: float, tiers: int) -> Request:
+        """One of its requests as the leader's scheduler sees it, which has so many tiers."""
+        tier = request.tier
+        tier = self.ranks[tier] if tier < len(self.ranks) else min(tier, tiers - 1)
+        return inner(request, self.gateway, arrived_at, tier=tier)
 
     def takes(self, message: Told, now: float) -> bool:
         """Whether this is the next of its messages; if one is missing, it counts as not synced."""

@@ -10,7 +10,17 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Final, Protocol
 
-from gateway.cluster.guests import GIVE_UP_S, SILENT_S, Desk, Guest, inner, inner_event, inner_id
+from gateway.cluster.guests import (
+    GIVE_UP_S,
+    SILENT_S,
+    Coming,
+    Desk,
+    Guest,
+    come,
+    inner_event,
+    inner_id,
+    ranked,
+)
 from gateway.cluster.messages import Astray, Beat, Left, Message, Open, Placed, Synced, Told
 from gateway.cluster.ports import BEAT_S, CHECKPOINT_BYTES_MAX
 from gateway.core.claims import claims, take_claims
@@ -22,6 +32,7 @@ from gateway.core.messages import (
     Disowned,
     Event,
     Finished,
+    FirstToken,
     Granted,
     MoveWanted,
     Outcome,
@@ -31,6 +42,7 @@ from gateway.core.messages import (
     RecallTooLate,
     Refused,
     Request,
+    Withdrawn,
 )
 from gateway.core.pool import Pool
 from gateway.core.scheduler import Scheduler
@@ -81,7 +93,7 @@ class Leadership:
         self.is_gathering = True
         self.is_over = False
         self.resyncs = 0
-        self._arrivals: dict[str, Request] = {}
+        self._arrivals: dict[str, Coming] = {}
         """What waits while nothing is granted yet, by inner id."""
         for gateway in sorted(self.awaited):
             self._ask(self._guest(gateway, now), now)
@@ -94,19 +106,23 @@ class Leadership:
         if message.session <= guest.session:
             return
         guest.begin(message.session, now)
+        guest.rank(message.tiers, self._host.scheduler.policy)
         listed = {inner_id(guest.gateway, each.request.id): each for each in message.requests}
         never_got = {id for id in guest.ids if id in self._host.scheduler.granted}
         for id, each in listed.items():
             if each.replica is not None:
                 self._runs(guest, id, each, now)
                 never_got.discard(id)
-        for id in [id for id in guest.ids if id not in listed]:
-            self._drop(guest, id, now)
+        self._drop(guest, [each for each in guest.ids if each not in listed], now)
         for id in [id for id in listed if id in never_got]:
             self._take_back(guest, id, now)
-        for id, each in listed.items():
-            if each.replica is None and id not in guest.ids:
-                self._arrived(guest, each.request, now - each.waited_s, now)
+        waiting = [each for id, each in listed.items() if not each.replica and id not in guest.ids]
+        entered = [
+            (self._entered(guest, each.request, now - each.waited_s), each.was_let_in)
+            for each in waiting
+            if self._is_mine(guest, each.request)
+        ]
+        self._come(guest, entered, now)
         self.awaited.discard(guest.gateway)
 
     def told(self, message: Told, now: float) -> None:
@@ -118,8 +134,7 @@ class Leadership:
             return
         event = message.event
         if isinstance(event, Arrived):
-            waited_s = message.ago_s or 0.0
-            self._arrived(guest, event.request, now - waited_s, now)
+            self._arrived(guest, event.request, now - (message.ago_s or 0.0), now)
             return
         happened = inner_event(event, guest.gateway, now, message.ago_s)
         if isinstance(event, Progressed):
@@ -127,11 +142,14 @@ class Leadership:
             return
         id = inner_id(guest.gateway, event.request_id)
         if id not in guest.ids:
+            if isinstance(event, Bounced | RecallDone):
+                # It ran where nothing is known of here; now it waits, and only that one knows it.
+                guest.is_synced = False
+                self._ask(guest, now)
             return
-        is_over = isinstance(event, Finished | Cancelled)
-        if self._arrivals.pop(id, None) is None or is_over:
-            self._host.feed(happened, now)
-        if is_over:
+        self._host.feed(happened, now)
+        if isinstance(event, Finished | Cancelled):
+            self._arrivals.pop(id, None)
             self._close(guest, id)
         elif isinstance(event, Bounced | RecallDone):
             self._place(guest, id, now)
@@ -182,16 +200,28 @@ class Leadership:
         self.is_gathering = False
         return True
 
-    def arrivals(self) -> list[Request]:
+    def arrivals(self) -> list[Coming]:
         """What the guests had waiting when it began; asked for once."""
         found, self._arrivals = list(self._arrivals.values()), {}
         return found
 
-    def end(self, now: float) -> None:
-        """Lead no more: the guests' requests leave the scheduler, nothing is decided of them."""
+    def rank_anew(self, ranks: tuple[int, ...]) -> None:
+        """Tiers have other ranks from now on, by those that they had."""
+        for guest in self.guests.values():
+            guest.ranks = tuple(ranks[rank] for rank in guest.ranks)
+        self._arrivals = {
+            each: (ranked(request, ranks), was_let_in)
+            for each, (request, was_let_in) in self._arrivals.items()
+        }
+
+    def stop(self, now: float) -> None:
+        """Grant no more: what waits of the guests leaves the scheduler."""
         self.is_over = True
         for guest in self.guests.values():
             self._take_out(guest, now)
+
+    def end(self, now: float) -> None:
+        """Lead no more, after it has stopped: what runs of the guests leaves the scheduler."""
         for guest in list(self.guests.values()):
             self._give_up(guest, now)
 
@@ -252,14 +282,27 @@ class Leadership:
             guest.is_synced = False  # It cannot come twice: something else is wrong.
             self._ask(guest, now)
         elif self._is_mine(guest, request):
-            tiers = len(self._host.scheduler.policy.tiers)
-            coming = inner(request, guest.gateway, arrived_at, tiers=tiers)
-            self._open(guest, id, request.id)
+            coming = self._entered(guest, request, arrived_at)
             if self.is_gathering:
-                self._arrivals[id] = coming
+                self._arrivals[id] = coming, False
             else:
                 self._host.feed(Arrived(coming), now)
                 self._place(guest, id, now)
+
+    def _entered(self, guest: Guest, request: Request, arrived_at: float) -> Request:
+        self._open(guest, inner_id(guest.gateway, request.id), request.id)
+        return guest.inner(request, arrived_at, len(self._host.scheduler.policy.tiers))
+
+    def _come(self, guest: Guest, coming: list[Coming], now: float) -> None:
+        """Many at once."""
+        if self.is_gathering:
+            self._arrivals.update({each[0].id: each for each in coming})
+            return
+        come(self._host, coming, now)
+        for request, was_let_in in coming:
+            # Of whatever was let in its client has been told, and each costs as many as there are.
+            if not was_let_in:
+                self._place(guest, request.id, now)
 
     def _place(self, guest: Guest, id: str, now: float) -> None:
         place = self._host.scheduler.place_of(id, now)
@@ -270,7 +313,7 @@ class Leadership:
     def _take_back(self, guest: Guest, id: str, now: float) -> None:
         """It waits there: the grant was lost on its way."""
         if self.is_gathering:
-            self._drop(guest, id, now)
+            self._drop(guest, [id], now)
         else:
             self._host.feed(RecallDone(id), now)
 
@@ -279,12 +322,17 @@ class Leadership:
         scheduler = self._host.scheduler
         known = scheduler.granted.get(id)
         if known is not None and known[1].name == told.replica:
+            grant = known[0]
             self._host.feed(RecallTooLate(id), now)
+            if told.is_started and not grant.is_started:
+                self._host.feed(FirstToken(id), now)
+            if told.output_tokens > grant.output_tokens:
+                self._host.feed(Progressed(told.replica, {id: told.output_tokens}), now)
             return
-        self._drop(guest, id, now)
+        self._drop(guest, [id], now)
         tiers = len(scheduler.policy.tiers)
         adopted = Adopted(
-            request=inner(told.request, guest.gateway, now - told.waited_s, tiers=tiers),
+            request=guest.inner(told.request, now - told.waited_s, tiers),
             replica=told.replica,
             running_s=told.running_s,
             is_started=told.is_started,
@@ -294,18 +342,20 @@ class Leadership:
         if id in scheduler.granted:
             self._open(guest, id, told.request.id)
 
-    def _drop(self, guest: Guest, id: str, now: float) -> None:
-        """It is no more, or was never: out of the scheduler with it."""
-        if self._arrivals.pop(id, None) is None:
-            self._host.feed(Finished(id, Outcome.CANCELLED), now)
-        self._close(guest, id)
+    def _drop(self, guest: Guest, ids: Collection[str], now: float) -> None:
+        """They are no more, or were never: out of the scheduler with them."""
+        self._host.feed(Withdrawn(tuple(ids)), now)
+        for each in ids:
+            self._arrivals.pop(each, None)
+            self._close(guest, each)
+            self._host.feed(Finished(each, Outcome.CANCELLED), now)
 
     def _take_out(self, guest: Guest, now: float) -> None:
         """What waits of a guest is not released any more."""
         waiting = self._host.scheduler.waiting
-        for id in [id for id in guest.ids if id in waiting or id in self._arrivals]:
-            if id in waiting or id in self._arrivals:
-                self._drop(guest, id, now)
+        self._drop(
+            guest, [each for each in guest.ids if each in waiting or each in self._arrivals], now
+        )
 
     def _give_up(self, guest: Guest, now: float) -> None:
         for id in list(guest.ids):

@@ -5,13 +5,14 @@ Pure: no clock, no I/O, no randomness. In front of the gateway's own scheduler i
 when it is granted, as a shadow, so that this gateway is right at once when it must decide alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
 from gateway.cluster.abroad import Abroad, Away
+from gateway.cluster.candidacy import Candidacy
 from gateway.cluster.follower import DECIDES, Follower, Phase
-from gateway.cluster.guests import Guest
+from gateway.cluster.guests import Guest, ranks_after
 from gateway.cluster.leader import Leadership
 from gateway.cluster.messages import (
     Beat,
@@ -22,8 +23,8 @@ from gateway.cluster.messages import (
     Synced,
     Told,
 )
+from gateway.cluster.naming import PoolNames
 from gateway.cluster.ports import LEASE_MARGIN_S, LEASE_S, Bid, Leader, Standing
-from gateway.cluster.precedence import gives_way, ranked_before
 from gateway.core.messages import (
     Arrived,
     Bounced,
@@ -42,12 +43,9 @@ from gateway.core.messages import (
     ScaleAdvised,
     WakeWanted,
 )
-from gateway.core.pool import Pool
 from gateway.core.scheduler import Scheduler
 
 CHECKPOINT_EVERY_S: Final = 1.0
-SPREAD_S: Final = 0.2
-"""A gateway waits so long for each one that should rather lead a pool that nobody leads."""
 KNOWN_FOR_S: Final = 10.0
 """A gateway that was alive so lately counts where the replicas are shared out."""
 MISSED_FOR_S: Final = 2 * LEASE_S
@@ -68,7 +66,7 @@ class Member:
         `is_bundled`: whether one gateway should lead all pools.
         """
         self.name = name
-        self._is_bundled = is_bundled
+        self._candidacy = Candidacy(name, is_bundled)
         self.scheduler = scheduler
         self.post = post
         self.owners: dict[str, tuple[Leadership, Guest]] = {}
@@ -86,16 +84,10 @@ class Member:
         self.is_leaving = False
         self.resyncs = 0
         self._lease_until = float("-inf")
-        self._leaves: set[str] = set()
-        """Pools whose lease is to be given back, until the store has answered that."""
-        self._left: tuple[str, ...] = ()
-        """Those that the last bid gave back."""
-        self._vacant_since: dict[str, float] = {}
         self._keep_at = float("-inf")
         self._sessions = 0
         self._out: list[Decision] = []
-        self._pools: list[Pool] = []
-        self._pool_of: dict[str, str] = {}
+        self._names = PoolNames()
 
     @property
     def away(self) -> dict[str, Away]:
@@ -124,9 +116,7 @@ class Member:
                 else:
                     self.abroad.happened(away, event, now)
             case PolicyChanged():
-                self.abroad.rank_anew(event)
-                policy = replace(event.policy, sharers=self.scheduler.policy.sharers)
-                self.feed(PolicyChanged(policy, event.moved_to), now)
+                self._rule(event, now)
             case Closed():
                 self._close(now)
             case _:
@@ -161,11 +151,10 @@ class Member:
                 watches.append(pool)
         if is_due:
             self._keep_at = now + CHECKPOINT_EVERY_S
-        self._left = tuple(sorted(self._leaves))
         return Bid(
             gateway=self.name,
             about=self.about,
-            leaves=self._left,
+            leaves=self._candidacy.given_back(),
             keeps=keeps,
             wants=tuple(wants),
             watches=tuple(watches),
@@ -173,7 +162,9 @@ class Member:
 
     def farewell(self) -> Bid:
         """The last one: this gateway is gone."""
-        return Bid(gateway=self.name, leaves=tuple(sorted({*self._leaves, *self.led})), goes=True)
+        return Bid(
+            gateway=self.name, leaves=tuple(sorted({*self._candidacy.leaves, *self.led})), goes=True
+        )
 
     def stands(self, standing: Standing, now: float, *, asked_at: float) -> list[Decision]:
         """The store answered a bid that was sent at `asked_at`."""
@@ -181,21 +172,21 @@ class Member:
         self._seen.update(dict.fromkeys(standing.gateways, now))
         self._seen = {name: at for name, at in self._seen.items() if now - at < KNOWN_FOR_S}
         self.is_apart = False
-        self._leaves.difference_update(self._left)
+        self._candidacy.answered()
         self._lease_until = asked_at + LEASE_S - LEASE_MARGIN_S
         for pool, follower in list(self.followers.items()):
             leader = standing.leaders.get(pool)
             if leader is None:
-                self._vacant_since.setdefault(pool, now)
+                self._candidacy.vacant(pool, now)
                 if pool in self.led:
-                    self._step_down(pool, Phase.LOOKING, now)
+                    self._step_down([pool], now)
                 elif follower.phase is Phase.FOLLOWING:
                     self._turn(follower, Phase.LOOKING, now)
                 continue
-            self._vacant_since.pop(pool, None)
+            self._candidacy.taken(pool)
             if leader.gateway != self.name:
                 self._hear_of(follower, leader, now, is_word=False)
-            elif pool not in self._leaves:
+            elif pool not in self._candidacy.leaves:
                 self._lead(follower, leader.epoch, standing, now)
         self._share(now)
         return self._taken(now)
@@ -204,8 +195,7 @@ class Member:
         """The store is lost: each gateway is on its own, within its part of every replica."""
         if not self.is_apart:
             self.is_apart = True
-            for pool in list(self.led):
-                self._step_down(pool, None, now)
+            self._step_down(self.led, now)
             for follower in self.followers.values():
                 follower.enter(Phase.ALONE, now)
             self._share(now)
@@ -217,7 +207,8 @@ class Member:
         """A heartbeat: say that we are there, and look who is not."""
         if self.led and now >= self._lease_until:
             self._lose_lease(now)
-        self._bundle(now)
+        if self.led and self._candidacy.gives_way(self._leaders() & self.gateways.keys()):
+            self._hand_over(self.led, now)
         for leadership in list(self.led.values()):
             leadership.beat(self.gateways, now)
             self._look(leadership, now)
@@ -230,6 +221,7 @@ class Member:
             if follower.is_late(now):
                 self._turn(follower, Phase.ALONE, now)
                 follower.is_hushed = True
+        self.abroad.tell_again(now)
         self._forget(now)
         self._share(now)
         return self._taken(now)
@@ -251,8 +243,7 @@ class Member:
         """Let others lead, if there are any; go on with what is here."""
         self.is_leaving = True
         if len(self.gateways) > 1:
-            for pool in list(self.led):
-                self._hand_over(pool, now)
+            self._hand_over(self.led, now)
         return self._taken(now)
 
     @property
@@ -285,7 +276,7 @@ class Member:
 
     def pool_of(self, model: str) -> str | None:
         """Name of the pool that serves `model`: its smallest model."""
-        return self._pool_of.get(model)
+        return self._names.by_model.get(model)
 
     def _arrived(self, event: Arrived, now: float) -> None:
         request = event.request
@@ -299,6 +290,20 @@ class Member:
         else:
             self.abroad.arrived(request, follower, now)
 
+    def _rule(self, event: PolicyChanged, now: float) -> None:
+        """A reload: whoever leads here is told what the tiers are called now."""
+        old = self.scheduler.policy
+        ranks = ranks_after(old, event)
+        self.abroad.rank_anew(ranks)
+        for leadership in self.led.values():
+            leadership.rank_anew(ranks)
+        policy = replace(event.policy, sharers=old.sharers)
+        self.feed(PolicyChanged(policy, event.moved_to), now)
+        if [each.name for each in old.tiers] != [each.name for each in policy.tiers]:
+            for follower in self.followers.values():
+                if follower.phase is Phase.FOLLOWING:
+                    self._sync(follower, now)
+
     # What a leader says.
 
     def _leader_says(self, message: Led | Decided | Left, now: float) -> None:
@@ -306,7 +311,7 @@ class Member:
         if isinstance(message, Left):
             if follower.leader == message.sender and follower.epoch == message.epoch:
                 self._turn(follower, Phase.LOOKING, now)
-                self._vacant_since.setdefault(message.pool, now)
+                self._candidacy.vacant(message.pool, now)
             return
         leader = Leader(message.sender, message.epoch)
         self._hear_of(follower, leader, now, is_word=True)
@@ -326,7 +331,7 @@ class Member:
         if follower.is_hushed and not is_word and leader.epoch == follower.epoch:
             return
         if follower.pool in self.led:
-            self._step_down(follower.pool, None, now)
+            self._step_down([follower.pool], now)
         follower.follow(leader, now)
         self._settle(follower, now)
 
@@ -358,32 +363,30 @@ class Member:
         self._sessions += 1
         self.resyncs += follower.session > 0
         requests = self.abroad.open_requests(follower.pool, now)
-        self.post(follower.leader, follower.sync(self._sessions, requests, now))
+        tiers = tuple(each.name for each in self.scheduler.policy.tiers)
+        self.post(follower.leader, follower.sync(self._sessions, requests, now, tiers=tiers))
 
     # Leading.
 
     def _may_want(self, pool: str, now: float) -> bool:
-        if (self.is_leaving and len(self.gateways) > 1) or self.scheduler.is_closed:
+        follower = self.followers[pool]
+        if self.scheduler.is_closed or follower.phase is Phase.FOLLOWING:
             return False
-        if pool not in self._pool_of.values():
+        if pool not in self._names.known():
             return False  # Known by hearsay only.
-        if self.followers[pool].phase is Phase.FOLLOWING:
-            return False
-        leaders = self._leaders() if self._is_bundled() else None
-        since = self._vacant_since.get(pool, self.followers[pool].since)
-        return now - since >= SPREAD_S * ranked_before(self.name, self.gateways, pool, leaders)
+        return self._candidacy.wants(
+            pool,
+            now,
+            since=follower.since,
+            gateways=self.gateways,
+            leaders=self._leaders(),
+            leads=bool(self.led),
+            is_leaving=self.is_leaving,
+        )
 
     def _leaders(self) -> set[str]:
-        """Gateways that lead something."""
-        others = {each.leader for each in self.followers.values() if each.phase is Phase.FOLLOWING}
-        return others | {self.name} if self.led else others
-
-    def _bundle(self, now: float) -> None:
-        """Of two gateways that lead, although one should, the same one gives way for both."""
-        leaders = self._leaders() & self.gateways.keys()
-        if self.led and self._is_bundled() and gives_way(self.name, leaders):
-            for pool in list(self.led):
-                self._hand_over(pool, now)
+        """Other gateways that lead something."""
+        return {each.leader for each in self.followers.values() if each.phase is Phase.FOLLOWING}
 
     def _lead(self, follower: Follower, epoch: int, standing: Standing, now: float) -> None:
         known = self.led.get(follower.pool)
@@ -391,8 +394,8 @@ class Member:
             if known.epoch == epoch:
                 return
             # The store forgot it, or was too late to renew it: others may have led meanwhile.
-            self._step_down(follower.pool, None, now)
-            self._leaves.discard(follower.pool)
+            self._step_down([follower.pool], now)
+            self._candidacy.leaves.discard(follower.pool)
         lately = {name for name, at in self._seen.items() if now - at < MISSED_FOR_S}
         live = {*standing.gateways, *(lately - {follower.former})}
         follower.enter(Phase.GATHERING, now)
@@ -428,22 +431,23 @@ class Member:
 
     def _lose_lease(self, now: float) -> None:
         """It was not renewed in time: stop before anybody else can have it."""
-        for pool in list(self.led):
-            self._step_down(pool, Phase.LOOKING, now)
+        self._step_down(self.led, now)
 
-    def _hand_over(self, pool: str, now: float) -> None:
-        leadership = self.led[pool]
-        self._step_down(pool, Phase.LOOKING, now)
-        leadership.leave()
+    def _hand_over(self, pools: Iterable[str], now: float) -> None:
+        for leadership in self._step_down(pools, now):
+            leadership.leave()
 
-    def _step_down(self, pool: str, phase: Phase | None, now: float) -> None:
-        """Lead no more; `phase`: what comes instead, None: the caller sees to it."""
-        leadership = self.led.pop(pool)
-        self._leaves.add(pool)
-        leadership.is_over = True
-        if phase is not None:
-            self._turn(self.followers[pool], phase, now)
-        leadership.end(now)
+    def _step_down(self, pools: Iterable[str], now: float) -> list[Leadership]:
+        """Lead these no more, and grant nothing on the way out: it may be another's by now."""
+        over = [self.led.pop(pool) for pool in tuple(pools)]
+        for leadership in over:
+            self._candidacy.leaves.add(leadership.pool)
+            self.followers[leadership.pool].enter(Phase.LOOKING, now)
+            leadership.stop(now)
+            self.abroad.send(leadership.pool, now)
+        for leadership in over:
+            leadership.end(now)
+        return over
 
     def _share(self, now: float) -> None:
         """While one decides alone, it keeps to its part of every replica."""
@@ -457,46 +461,34 @@ class Member:
 
     def _forget(self, now: float) -> None:
         """Pools known by hearsay only, of which nothing is heard."""
-        known = {*self._pool_of.values(), *(away.pool for away in self.away.values())}
+        known = {*self._names.known(), *(away.pool for away in self.away.values())}
         for pool, follower in list(self.followers.items()):
             quiet_s = now - max(follower.heard_at, follower.since)
             if pool not in known and pool not in self.led and quiet_s >= FORGET_AFTER_S:
                 del self.followers[pool]
 
-    def _name_pools(self) -> None:
-        self._pools = self.scheduler.pools
-        self._pool_of = {
-            model: name
-            for pool in self._pools
-            for name in [min(pool.models)]
-            for model in pool.models
-        }
-
     def _regrouped(self, now: float) -> None:
         """The pools were formed anew: requests whose pool has another name follow it."""
-        before, names = self._pool_of, set(self._pool_of.values())
-        self._name_pools()
-        if self._pool_of == before:
+        gone = self._names.name(self.scheduler.pools)
+        if gone is None:
             return
-        for gone in names - set(self._pool_of.values()):
-            if gone in self.led:
-                self._hand_over(gone, now)
-            self.followers.pop(gone, None)
-            self._vacant_since.pop(gone, None)
-        self.abroad.regrouped(self._pool_of, self.followers, now)
-        for pool in sorted(set(self._pool_of.values())):
+        self._hand_over(gone & self.led.keys(), now)
+        for pool in gone:
+            self.followers.pop(pool, None)
+            self._candidacy.taken(pool)
+        self.abroad.regrouped(self._names.by_model, self.followers, now)
+        for pool in sorted(self._names.known()):
             self._settle(self._follower(pool, now), now)
 
     def _close(self, now: float) -> None:
         """What waits is refused, what runs goes on and is told of as before."""
         self.is_leaving = True
-        for pool in list(self.led):
-            self._hand_over(pool, now)
+        self._hand_over(self.led, now)
         self.feed(Closed(), now)
         self.abroad.close(now)
 
     def _taken(self, now: float) -> list[Decision]:
-        while self.scheduler.pools is not self._pools:
+        while not self._names.is_of(self.scheduler.pools):
             self._regrouped(now)
         out, self._out = self._out, []
         return out

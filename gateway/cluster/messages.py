@@ -60,6 +60,8 @@ class Open:
     running_s: float = 0.0
     is_started: bool = False
     output_tokens: int = 0
+    was_let_in: bool = False
+    """Whether somebody has judged already that it may wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,8 @@ class Synced:
     session: int
     """Greater than that of every earlier one of this sender."""
     requests: tuple[Open, ...]
+    tiers: tuple[str, ...] = ()
+    """Names of the sender's tiers by rank; none: they are the leader's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from gateway.core.messages import Fault, Outcome, Reason
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 (
     ARRIVED, FIRST_TOKEN, PROGRESSED, FINISHED, BOUNCED, RECALL_DONE, RECALL_TOO_LATE, CANCELLED,
@@ -61,6 +61,7 @@ class OpenRow(Row):
     running_s: float
     is_started: bool
     output_tokens: int
+    was_let_in: bool
 
 
 class Placing(Row):
@@ -136,6 +137,7 @@ class SyncedRow(Row, tag=SYNCED):
     epoch: int
     session: int
     requests: tuple[OpenRow, ...]
+    tiers: tuple[str, ...]
 
 
 class BeatRow(Placing, tag=BEAT):

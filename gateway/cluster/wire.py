@@ -103,7 +103,8 @@ def _tuple_of(message: Message) -> tuple[object, ...]:
         return (rows.LED, message.pool, message.epoch, message.session, message.number)
     if isinstance(message, Synced):
         requests = [_open_tuple(each) for each in message.requests]
-        return (rows.SYNCED, message.pool, message.epoch, message.session, requests)
+        begun = (message.pool, message.epoch, message.session)
+        return (rows.SYNCED, *begun, requests, message.tiers)
     if isinstance(message, Left):
         return (rows.LEFT, message.pool, message.epoch)
     assert_never(message)
@@ -151,7 +152,7 @@ def _decision_tuple(decision: Ruling, place: Place) -> tuple[object, ...]:
 
 def _open_tuple(each: Open) -> tuple[object, ...]:
     request = _request_tuple(each.request)
-    stay = (each.replica, each.running_s, each.is_started, each.output_tokens)
+    stay = (each.replica, each.running_s, each.is_started, each.output_tokens, each.was_let_in)
     return (request, each.waited_s, *stay)
 
 
@@ -184,7 +185,7 @@ def _blocks_of(prefix: tuple[int, ...]) -> tuple[int, bytes]:
 def _message_of(row: rows.MessageRow, sender: str) -> Message:
     if isinstance(row, rows.SyncedRow):
         requests = tuple([_open_of(each) for each in row.requests])
-        return Synced(sender, row.pool, row.epoch, row.session, requests)
+        return Synced(sender, row.pool, row.epoch, row.session, requests, row.tiers)
     if isinstance(row, rows.LeftRow):
         return Left(sender, row.pool, row.epoch)
     pool, epoch, session, number = row.pool, row.epoch, row.session, row.number
@@ -246,6 +247,7 @@ def _open_of(row: rows.OpenRow) -> Open:
         row.running_s,
         row.is_started,
         row.output_tokens,
+        row.was_let_in,
     )
 
 

@@ -7,6 +7,7 @@ from gateway.core.advice import consider_scaling
 from gateway.core.caps import Holder
 from gateway.core.flows import Waiting
 from gateway.core.messages import Decision, Reason, Refused, Request
+from gateway.core.policy import Room
 from gateway.core.pool import Pool
 from gateway.core.release import at_once, fill_for, fill_pool, forward, take_back, unhold
 from gateway.core.state import State
@@ -102,16 +103,25 @@ def _is_full_for(state: State, waiting: Waiting) -> bool:
 
 def _make_room(state: State, newcomer: Waiting, *, now: float, out: list[Decision]) -> None:
     """While a shared bound is exceeded, somebody gives way."""
-    room, policy, request = state.room, state.policy, newcomer.request
+    in_all, in_tier, in_tenant, _ = newcomer.tallies
+    policy, request = state.policy, newcomer.request
     tenant = policy.tenants.get(request.tenant)
+    room, room_of_tier = state.room_of_all, policy.tiers[request.tier].room
+    room_of_tenant = None if tenant is None else tenant.room
+    if state.is_crowded:
+        room, room_of_tier = (
+            _beside(newcomer, in_all, room),
+            _beside(newcomer, in_tier, room_of_tier),
+        )
+        room_of_tenant = room_of_tenant and _beside(newcomer, in_tenant, room_of_tenant)
     while newcomer.ticket:
-        if tenant is not None and room.by_tenant[request.tenant].exceeds(tenant.room):
+        if room_of_tenant is not None and in_tenant.exceeds(room_of_tenant):
             victim = admission.victim_of_tenant(state.pools, request.tenant, caps=state.caps)
             reason = Reason.TENANT_QUEUE_FULL
-        elif room.by_tier[request.tier].exceeds(policy.tiers[request.tier].room):
+        elif in_tier.exceeds(room_of_tier):
             victim = admission.victim(state.pools, tier=request.tier, caps=state.caps)
             reason = Reason.QUEUE_FULL
-        elif room.all.exceeds(state.room_of_all):
+        elif in_all.exceeds(room):
             victim = admission.victim(state.pools, caps=state.caps)
             reason = Reason.QUEUE_FULL
         else:
@@ -121,6 +131,19 @@ def _make_room(state: State, newcomer: Waiting, *, now: float, out: list[Decisio
         is_own = victim is newcomer
         evict(state, victim, reason if is_own else Reason.SHED, now=now, out=out)
         fill_behind(state, victim, now=now, out=out)
+
+
+def _beside(newcomer: Waiting, tally: Tally, room: Room) -> Room:
+    """`room`, or as much as waited before `newcomer` came, where that was more."""
+    return Room(
+        requests=_at_least(room.requests, tally.requests - 1),
+        body_bytes=_at_least(room.body_bytes, tally.body_bytes - newcomer.request.body_bytes),
+        tokens=_at_least(room.tokens, tally.tokens - newcomer.kv_tokens),
+    )
+
+
+def _at_least(most: int | None, present: int) -> int | None:
+    return None if most is None else max(most, present)
 
 
 def evict(

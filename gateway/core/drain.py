@@ -61,6 +61,10 @@ class DrainRate:
         drained, waited_s = self._at(now)
         return (drained or 1.0) / max(waited_s, WINDOW_S_MIN)
 
+    def scale(self, factor: float) -> None:
+        """From now on the line moves so many times as fast."""
+        self._drained *= factor
+
     def merge(self, other: "DrainRate") -> None:
         """Two lines become one, which moves as fast as both."""
         if other._since is not None:

@@ -175,7 +175,7 @@ def _go_back(state: State, request_id: str, *, now: float, out: list[Decision]) 
     pool = state.pool_by_model.get(request.model)
     if pool is not None:
         waiting.kind = pool.kind_of(request, waiting.kv_tokens)
-    if pool is None or not _may_wait(pool, waiting.kind):
+    if pool is None or not may_wait(pool, waiting.kind):
         refuse(state, request, Reason.NO_REPLICA, now=now, out=out)
     else:
         state.enqueue(pool, waiting, now)
@@ -186,7 +186,7 @@ def _go_back(state: State, request_id: str, *, now: float, out: list[Decision]) 
         evict(state, waiting, Reason.SHUTTING_DOWN, now=now, out=out)
 
 
-def _may_wait(pool: Pool, kind: Kind) -> bool:
+def may_wait(pool: Pool, kind: Kind) -> bool:
     """Whether some replica can take it, or may come back: what was let in is not thrown away."""
     return any(not pool.replicas[name].is_removed for name in kind.replicas)
 

@@ -166,11 +166,7 @@ class Usage:
     cached_tokens: int
 
     def __init__(
-        self,
-        *,
-        prompt_tokens: int = 0,
-        output_tokens: int = 0,
-        cached_tokens: int = 0,
+        self, *, prompt_tokens: int = 0, output_tokens: int = 0, cached_tokens: int = 0
     ) -> None:
         self.prompt_tokens = prompt_tokens
         self.output_tokens = output_tokens
@@ -229,10 +225,7 @@ class Arrived:
 
     request: Request
 
-    def __init__(
-        self,
-        request: Request,
-    ) -> None:
+    def __init__(self, request: Request) -> None:
         self.request = request
 
 
@@ -249,10 +242,7 @@ class FirstToken:
 
     request_id: str
 
-    def __init__(
-        self,
-        request_id: str,
-    ) -> None:
+    def __init__(self, request_id: str) -> None:
         self.request_id = request_id
 
 
@@ -351,6 +341,20 @@ class Disowned:
     request_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """Another scheduler decides about these, if they wait: nothing is released in their place."""
+
+    request_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Readmitted:
+    """These wait, let in by another scheduler: they all come before any is released."""
+
+    requests: tuple[Request, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaFound:
     """A replica answers, or what it serves changed. Idempotent."""
@@ -423,8 +427,8 @@ class Woke:
 
 Event = (
     Arrived | Cancelled | FirstToken | Progressed | Finished | Bounced | RecallDone | RecallTooLate
-    | Adopted | Disowned | ReplicaFound | ReplicaReported | ReplicaRefused | ReplicaLost
-    | ReplicaRemoved | DrainAsked | PolicyChanged | Closed | Woke
+    | Adopted | Disowned | Withdrawn | Readmitted | ReplicaFound | ReplicaReported
+    | ReplicaRefused | ReplicaLost | ReplicaRemoved | DrainAsked | PolicyChanged | Closed | Woke
 )  # fmt: skip
 
 
@@ -439,12 +443,7 @@ class Granted:
     replica: str
     waited_s: float
 
-    def __init__(
-        self,
-        request_id: str,
-        replica: str,
-        waited_s: float,
-    ) -> None:
+    def __init__(self, request_id: str, replica: str, waited_s: float) -> None:
         self.request_id = request_id
         self.replica = replica
         self.waited_s = waited_s

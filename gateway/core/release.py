@@ -89,6 +89,12 @@ def unhold(state: State, left: Request, *, now: float, out: list[Decision]) -> N
     Of each tier and class the first goes back to the queue; whichever comes to its turn first
     takes the room, and the others are held again.
     """
+    for pool in requeue(state, left, now=now):
+        fill_pool(state, pool, now=now, out=out)
+
+
+def requeue(state: State, left: Request, *, now: float) -> list[Pool]:
+    """As `unhold`, but nothing is released; returns the pools where something may be."""
     changed: list[Pool] = []
     for first in state.caps.firsts(left):
         waiting: Waiting | None = first
@@ -103,8 +109,7 @@ def unhold(state: State, left: Request, *, now: float, out: list[Decision]) -> N
                 break
             state.hold(waiting, other, now)
             waiting = None if other is holder else heap.first()
-    for pool in changed:
-        fill_pool(state, pool, now=now, out=out)
+    return changed
 
 
 def fill_all(state: State, *, now: float, out: list[Decision]) -> None:

@@ -8,7 +8,7 @@ replicas, and only those are looked at again.
 from math import inf
 from typing import Final, assert_never
 
-from gateway.core import admission, arrival, change, endings, fleet
+from gateway.core import admission, arrival, change, endings, fleet, transfer
 from gateway.core.messages import (
     Adopted,
     Arrived,
@@ -24,6 +24,7 @@ from gateway.core.messages import (
     Outcome,
     PolicyChanged,
     Progressed,
+    Readmitted,
     RecallDone,
     RecallTooLate,
     ReplicaFound,
@@ -32,6 +33,7 @@ from gateway.core.messages import (
     ReplicaRemoved,
     ReplicaReported,
     WakeWanted,
+    Withdrawn,
     Woke,
 )
 from gateway.core.state import State
@@ -70,6 +72,10 @@ class Scheduler(State):
                 endings.adopted(self, event, now=now)
             case Disowned():
                 endings.disowned(self, event.request_id, now=now, out=out)
+            case Withdrawn():
+                transfer.withdrawn(self, event.request_ids, now=now)
+            case Readmitted():
+                transfer.readmitted(self, event.requests, now=now, out=out)
             case ReplicaFound():
                 fleet.found(self, event, now=now, out=out)
             case ReplicaRefused():

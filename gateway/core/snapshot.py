@@ -41,7 +41,7 @@ FAULTS = (
     ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError
 )  # fmt: skip
 """What values of a wrong form end in when they are read."""
-VERSION = 1
+VERSION = 2
 """Raised with every change of what a snapshot holds; no other version is read."""
 
 
@@ -59,6 +59,7 @@ def snapshot(state: State, now: float) -> dict[str, Any]:
         "tiers": [tier.name for tier in state.policy.tiers],
         "sequence": state.sequence,
         "is_closed": state.is_closed,
+        "is_crowded": state.is_crowded,
         "wake_age_s": age_s(
             state.due_at if state.wake_at is None else min(state.due_at, state.wake_at), now
         ),
@@ -157,6 +158,7 @@ class _Restoring:
         self.known = Known(kinds_of(data["kinds"]), now)
         self.scheduler.sequence = data["sequence"]
         self.scheduler.is_closed = data["is_closed"]
+        self.scheduler.is_crowded = data["is_crowded"] and self.is_same
         self.scheduler.drained.update(data["drained"])
         self.scheduler.predictor.restore(data["predictor"])
         self._restore_replicas(data)

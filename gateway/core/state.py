@@ -33,6 +33,8 @@ class State:
         self.granted: dict[str, tuple[Grant, Replica]] = {}
         self.caps = Caps(policy.sharers)
         self.is_closed = False
+        self.is_crowded = False
+        """Whether more may wait than the bounds allow, since other schedulers let it in."""
         self.pool_by_model: dict[str, Pool] = {}
         self.pool_by_replica: dict[str, Pool] = {}
         self.sequence = 0

@@ -1,16 +1,15 @@
 """Which gateway should lead which pool: spread out, or all by one where something is counted."""
 
-from gateway.cluster.member import SPREAD_S, Member
+from gateway.cluster.candidacy import SPREAD_S, preference
+from gateway.cluster.member import Member
 from gateway.cluster.messages import Left, Message
 from gateway.cluster.ports import Leader, Standing
-from gateway.cluster.precedence import ranked_before
 from gateway.core.messages import ReplicaFound
 from gateway.core.scheduler import Scheduler
 from tests.support.script import one_tier
 
 POOLS = ("a", "b", "c", "d", "e", "f")
-ALL = ("g1", "g2", "g3")
-NAMES = sorted(ALL, key=lambda name: ranked_before(name, ALL, "", ()))
+NAMES = sorted(("g1", "g2", "g3"), key=lambda name: preference("", name))
 """In the order in which they should lead everything, where one should."""
 
 
