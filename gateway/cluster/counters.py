@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final
 
 from gateway.cluster.keys import Keys
 from gateway.cluster.line import packed
@@ -21,8 +21,6 @@ SCRIPTS: Final = Path(__file__).with_name("scripts")
 RESERVE: Final = Script(SCRIPTS.joinpath("reserve.lua").read_bytes())
 CORRECT: Final = Script(SCRIPTS.joinpath("correct.lua").read_bytes())
 
-Row = tuple[int, int, int, int, int, int, int]
-Reply = tuple[int, int, int, bytes, bytes, list[Row]]
 Words = list[bytes | str | int]
 
 
@@ -71,13 +69,13 @@ class RedisCounters:
             if not future.done():
                 future.set_result(reply)
             elif not isinstance(reply, Exception):
-                self._give_back(asks, _answer_of(cast("Reply", reply)))
+                self._give_back(asks, _answer_of(reply))
 
         self._send(RESERVE, [each.holder for each in asks], words, answered)
         reply = await future
         if isinstance(reply, Exception):
             raise CountersError(str(reply))
-        return _answer_of(cast("Reply", reply))
+        return _answer_of(reply)
 
     def correct(self, corrections: Sequence[Correction]) -> None:
         """See `Counters`."""
@@ -142,7 +140,8 @@ def _words_of_correction(it: Correction) -> Words:
     ]  # fmt: skip
 
 
-def _answer_of(reply: Reply) -> Answer:
+def _answer_of(reply: Any) -> Answer:
+    """Of what `reserve.lua` returns."""
     is_taken, second, micros, day, month, rows = reply
     return Answer(
         Taken(second, day.decode(), month.decode()) if is_taken else None,
