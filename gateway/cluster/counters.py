@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final
 
 from gateway.cluster.keys import Keys
 from gateway.cluster.line import packed
@@ -23,8 +23,6 @@ WINDOW: Final = SCRIPTS.joinpath("window.lua").read_bytes()
 RESERVE: Final = Script(WINDOW + SCRIPTS.joinpath("reserve.lua").read_bytes())
 CORRECT: Final = Script(WINDOW + SCRIPTS.joinpath("correct.lua").read_bytes())
 
-Row = tuple[int, int, int, int, int, int, int]
-Reply = tuple[int, int, int, bytes, bytes, list[Row]]
 Words = list[bytes | str | int]
 
 
@@ -85,7 +83,7 @@ class RedisCounters:
             raise
         if isinstance(reply, Exception):
             raise CountersError(str(reply))
-        return _answer_of(cast("Reply", reply))
+        return _answer_of(reply)
 
     def correct(self, corrections: Sequence[Correction]) -> None:
         """See `Counters`."""
@@ -98,7 +96,7 @@ class RedisCounters:
 
     def _unheard(self, asks: Sequence[Ask], reply: object) -> None:
         """The request was gone when the answer came: what it took is given back."""
-        taken = None if isinstance(reply, Exception) else _answer_of(cast("Reply", reply)).taken
+        taken = None if isinstance(reply, Exception) else _answer_of(reply).taken
         if taken is None:
             return
         self.correct(
@@ -150,7 +148,8 @@ def _words_of_correction(it: Correction) -> Words:
     ]  # fmt: skip
 
 
-def _answer_of(reply: Reply) -> Answer:
+def _answer_of(reply: Any) -> Answer:
+    """Of what `reserve.lua` returns."""
     is_taken, second, micros, day, month, rows = reply
     return Answer(
         Taken(second, day.decode(), month.decode()) if is_taken else None,
