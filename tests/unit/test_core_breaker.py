@@ -340,6 +340,13 @@ def test_an_engine_that_forgets_one_request_after_another_is_left_though_it_serv
     assert stuck_at(*instants[:-1], instants[-1] + 0.1).reason is None
 
 
+def test_an_accident_of_long_ago_does_not_hide_what_is_forgotten_now() -> None:
+    """Only the last ones count: the first of a month would be too old for ever."""
+    now = START_S + 10 * STUCK_WITHIN_S
+    assert stuck_at(START_S, *[now] * (STUCK_TO_TRIP - 1)).reason is None
+    assert stuck_at(START_S, *[now] * STUCK_TO_TRIP).reason == Fault.STUCK
+
+
 def test_output_of_others_does_not_excuse_an_engine_that_forgets_requests() -> None:
     """They spoke all the time; only one that is tried shows that new ones are served."""
     circuit = stuck_at(*[START_S] * STUCK_TO_TRIP)
