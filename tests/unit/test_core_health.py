@@ -295,6 +295,23 @@ def test_the_first_sign_of_life_brings_it_back(sign: str) -> None:
     script.expect_granted("q")
 
 
+@pytest.mark.parametrize("sign", ["first token", "data"])
+def test_one_that_stops_again_soon_after_is_left_alone_for_longer(sign: str) -> None:
+    """Its streams wait for it each time, and those that were put there since."""
+    elsewhere = frozenset({"s"})
+    script = play("r", "s").arrive("a", excluded=elsewhere).first_token("a")
+    counted(script, 10).arrive("b", excluded=elsewhere).advance(SILENT_S)
+    assert state(counted(script, 10)) is Breaker.OPEN
+    if sign == "data":
+        script.progress("r", script.now, a=5)
+    else:
+        script.first_token("b")
+    assert state(script) is Breaker.CLOSED
+    script.advance(SILENT_S)
+    assert state(counted(script, 10)) is Breaker.OPEN
+    assert script.known().circuit.until == script.now + 2 * STALL_BACKOFF_S
+
+
 def test_progress_that_is_no_news_is_no_sign_of_life() -> None:
     """The walk tells the same tokens every second, whether there are new ones or not."""
     script = running().progress("r", 0.5, a=5).advance(SILENT_S + 0.5)

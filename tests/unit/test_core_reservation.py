@@ -225,7 +225,7 @@ def test_one_that_did_not_fit_on_its_empty_replica_stands_in_line_for_another() 
     waiting = big(pool)
     passed(pool, waiting, at=(0.0, 5.0))
     let_go(pool.replicas["r"], 6.0)
-    passed(pool, waiting, at=(6.0, 10.9))
+    passed(pool, waiting, at=(7.0, 10.9))
     assert kept(pool) == {}
     passed(pool, waiting, at=(11.0,))
     assert kept(pool) == {"r": "big"}
