@@ -165,6 +165,15 @@ def test_a_rank_that_stands_still_holds_nothing() -> None:
     assert script.missing == 0
 
 
+def test_of_several_ranks_that_stand_still_none_holds_anything() -> None:
+    """Two of three may hang on the same fault: half of what is lost would be waited for."""
+    script = scraped().hold("a", "b", "c", "d")
+    for _ in range(int(STILL_S) + SCRAPES + 1):
+        ranks = (Rank(2, float(script.steps + 10)), Rank(1, 7.0), Rank(1, 7.0))
+        script.scrapes(1, 4, ranks=ranks)
+    assert script.missing == 2
+
+
 def test_ranks_that_all_make_steps_hold_what_they_say() -> None:
     """Nothing is missing where all is well."""
     script = scraped().hold("a", "b", "c", "d")
