@@ -341,6 +341,17 @@ def test_what_a_replica_was_drained_for_goes_whoever_ranks_first_by_now() -> Non
     assert not reserved(script)
 
 
+def test_what_a_replica_was_drained_for_waits_for_its_gate() -> None:
+    """The slots that are kept from its tier are there for the one above."""
+    tiers = tuple(Tier(name=name, queue_limit=0, patience_s=1e6) for name in "ab")
+    script = Play(one_tier(tiers=tiers, headroom_max=0.5, recall=False)).replica("r", slots=4)
+    script.arrive_many("held", 2, tier=0).arrive("one", tier=1).expect_waiting("one")
+    script.known("r").reserved_for = script.scheduler.waiting["one"]
+    script.known("r").reserved_until = script.now + 60.0
+    script.arrive("top", tier=0, sequences=4).expect_waiting("one", "top")
+    script.finish("held0").expect_granted("one").expect_waiting("top")
+
+
 def test_an_empty_replica_is_kept_for_nobody() -> None:
     """Others use the engine, so that it never fits; whoever does fit need not wait a minute."""
     script = reserved_for_big(two_tiers()).arrive("small", tier=1, excluded=frozenset({"s"}))
