@@ -229,6 +229,15 @@ def test_a_session_stays_on_its_replica() -> None:
     script.expect_granted("x", "y", on="a")
 
 
+def test_a_session_stays_where_engines_tell_of_their_memory() -> None:
+    """How free a replica is for a tier is reckoned with otherwise there."""
+    script = two()
+    for name in "ba":
+        script.report(name, running=0, waiting=0, kv_use=0.0, kv_capacity_tokens=10_000)
+    script.arrive("first", session="s").expect_granted("first", on="a").first_token("first")
+    script.arrive("second", session="s").expect_granted("second", on="a")
+
+
 def test_a_session_is_free_of_a_replica_that_was_lost() -> None:
     """It restarted cold: the freer one serves the conversation sooner."""
     for is_lost, chosen in ((False, "a"), (True, "b")):

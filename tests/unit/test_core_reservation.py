@@ -6,7 +6,7 @@ import pytest
 
 from gateway.core.flows import Waiting
 from gateway.core.messages import DrainAsked
-from gateway.core.policy import Ageing, Tier
+from gateway.core.policy import Affinity, Ageing, Tier
 from gateway.core.pool import Pool
 from gateway.core.reservation import fulfilled, let_go, passed_over, release
 from tests.support.parts import a_replica, a_waiting, put, put_many, report
@@ -312,6 +312,14 @@ def test_a_kept_replica_is_kept_from_a_newcomer_of_a_higher_tier_once_its_reques
     script = reserved_for_big(two_tiers(ageing=Ageing(after_s=2.0)))
     script.arrive("early", tier=0).expect_granted("early", on="r").advance(3.0)
     script.arrive("late", tier=0).expect_granted("late", on="s")
+
+
+def test_a_kept_replica_is_kept_from_a_conversation_that_was_there() -> None:
+    """Its session would draw it there, past the look at the freest."""
+    script = two_tiers(affinity=Affinity(session=9.0))
+    script.arrive("first", tier=0, session="a", excluded=frozenset({"s"})).finish("first")
+    reserved_for_big(script).pool().floors.deficits[1] = 1e9
+    script.arrive("top", tier=0, session="a").expect_granted("top", on="s")
 
 
 def test_a_better_tier_does_not_wait_for_a_replica_to_be_drained() -> None:
