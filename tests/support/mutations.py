@@ -1,5 +1,8 @@
 """The faults that are planted in the core, by module, and what must notice each of them."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from tests.support.catching import (
     Mutation,
     blameless,
@@ -47,6 +50,18 @@ ORDER = (
       drift(slots=1, sizes=[(20, 200)] * 3, limit=200)),
     M("a lane keeps the place it once had", "flows.py",
       "            elif flow.start != tag:", "            elif flow.start < tag:", days(2)),
+    M("of a user's requests the last goes first", "fairqueue.py",
+      "            lane.requests.push(waiting.key, waiting)",
+      "            lane.requests.push(-waiting.key, waiting)", days()),
+    M("whoever comes goes before those of its tier that wait", "pool.py",
+      "any(self.queues[rank].count for rank in range(request.tier + 1))",
+      "any(self.queues[rank].count for rank in range(request.tier))",
+      unit("placement",
+           "test_when_a_head_that_did_not_fit_leaves_the_next_one_is_looked_at")),
+    M("leaving means a look at all that waits", "flows.py",
+      "        if len(self.entries) > 2 * self.live + STALE_SLACK:\n            self.entries",
+      "        if self.entries:\n            self.entries",
+      unit("effort", "test_an_event_takes_no_longer_where_more_waits")),
     M("those who left are still in the heap", "flows.py",
       "            if entry[3].ticket == entry[2]:\n                return entry[3]\n"
       "            heappop(entries)",
@@ -139,6 +154,10 @@ ROOM = (
     M("a changed replica is not looked at again", "pool.py",
       "        replica.touch()\n        self.open[replica.name] = replica",
       "        self.open[replica.name] = replica", days()),
+    M("whoever comes looks at every replica", "release.py",
+      "    if waiting.kind.decodes and len(waiting.kind.replicas) == len(pool.replicas):",
+      "    if not waiting.kind.replicas:",
+      unit("effort", "test_an_event_takes_no_longer_where_there_are_more_replicas")),
     M("a replica keeps the place it once had", "ranking.py",
       "            if one != place and winners[match] == one:",
       "            if winners[match] == one:",
@@ -388,6 +407,10 @@ FORECASTS = (
     M("more is foreseen than may be asked for", "predict.py",
       "return expected if limit is None or expected < limit else limit", "return expected",
       unit("predict", "test_output_is_learnt_by_user_and_never_above_the_requests_own_limit")),
+    M("what one scheduler learns of an engine another one knows", "replica.py",
+      "        self.limit = ConcurrencyLimit()",
+      "        self.limit = globals().setdefault('limit of ' + self.name, ConcurrencyLimit())",
+      days(13)),
     M("quantiles go astray", "quantiles.py",
       "            left -= weight\n            bucket += 1", "            left -= weight",
       unit("quantiles", "test_quantiles_of_a_wide_distribution_are_near_the_exact_ones")),
@@ -403,3 +426,35 @@ FORECASTS = (
 )  # fmt: skip
 
 MUTATIONS = (*ORDER, *CHARGES, *ROOM, *RELEASES, *WAITING, *HEALTH, *FORECASTS)
+
+BREAKS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "conservation": ("a grant is not entered", "a removed replica is remembered"),
+        "capacity at every grant": (
+            "headroom is ignored", "the limit is passed by one", "the KV is never full",
+            "prefill piles up", "several sequences need as little room as one",
+        ),
+        "work conservation": ("a start opens no gate", "a changed replica is not looked at again"),
+        "patience": ("patience never ends", "wakes come too late"),
+        "ledger": ("an end frees no KV", "a start is forgotten", "who left still counts"),
+        "fairness bound": ("only the tenant is charged", "weights count for nothing"),
+        "starvation bound": ("the floor is never owed", "shares are not charged"),
+        "per-user order": ("of a user's requests the last goes first",),
+        "no barging": (
+            "the lowest tier goes first", "the worst-ranked class goes first",
+            "whoever comes goes before those of its tier that wait",
+        ),
+        "monotone ceilings": ("a lower tier may wait where an upper may not",),
+        "more load never raises freeness": (
+            "more on a replica looks freer", "more beyond the memory looks freer",
+        ),
+        "never-started beyond the slots": ("one more may wait in the engine",),
+        "same events, same decisions": (
+            "what one scheduler learns of an engine another one knows",
+        ),
+        "O(log n)": (
+            "leaving means a look at all that waits", "whoever comes looks at every replica",
+        ),
+    }
+)  # fmt: skip
+"""Of each invariant of the core, faults that break it."""

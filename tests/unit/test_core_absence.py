@@ -1,12 +1,13 @@
 """What an engine's own counts lack: only what they lack again and again, while it goes on."""
 
+import json
 from typing import Any
 
 import pytest
 
-from gateway.core.absence import GROWTHS, SCRAPES
+from gateway.core.absence import GROWTHS, SCRAPES, Absence
 from gateway.core.health import SILENT_S, STILL_S
-from gateway.core.messages import Fault, Progressed, Rank
+from gateway.core.messages import Fault, Progressed, Rank, ReplicaReport
 from tests.support.play import Play
 from tests.support.script import one_tier
 
@@ -165,6 +166,15 @@ def test_a_rank_that_stands_still_holds_nothing() -> None:
     assert script.missing == 0
 
 
+def test_of_several_ranks_that_stand_still_none_holds_anything() -> None:
+    """Two of three may hang on the same fault: half of what is lost would be waited for."""
+    script = scraped().hold("a", "b", "c", "d")
+    for _ in range(int(STILL_S) + SCRAPES + 1):
+        ranks = (Rank(2, float(script.steps + 10)), Rank(1, 7.0), Rank(1, 7.0))
+        script.scrapes(1, 4, ranks=ranks)
+    assert script.missing == 2
+
+
 def test_ranks_that_all_make_steps_hold_what_they_say() -> None:
     """Nothing is missing where all is well."""
     script = scraped().hold("a", "b", "c", "d")
@@ -195,3 +205,17 @@ def test_since_when_nothing_waits_there_is_known(waiting: int | None) -> None:
     assert script.known().absence.clear_since == script.now - 3.0
     script.advance(1.0).report("r", running=1, waiting=waiting)
     assert script.known().absence.clear_since is None
+
+
+def test_what_was_counted_travels() -> None:
+    """A restarted gateway would take what is lost for there, for some scrapes more."""
+    script = ranked(scraped().hold("a", "b", "c", "d"), int(STILL_S) + SCRAPES, second=7.0)
+    absence, other = script.known().absence, Absence()
+    other.restore(json.loads(json.dumps(absence.snapshot(script.now))), script.now + 100.0)
+    assert other.snapshot(script.now + 100.0) == absence.snapshot(script.now)
+    assert other.since == (absence.since or 0.0) + 100.0
+    assert other.clear_since == (absence.clear_since or 0.0) + 100.0
+    report = ReplicaReport(running=4, waiting=0, ranks=(Rank(2, 1.0), Rank(2, 7.0)))
+    assert other.present(report, sent_at=script.now + 101.0, still_s=STILL_S) == 2
+    other.take(2, sent_at=script.now + 101.0, has_grown=True)
+    assert other.missing == 2

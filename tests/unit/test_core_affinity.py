@@ -229,6 +229,15 @@ def test_a_session_stays_on_its_replica() -> None:
     script.expect_granted("x", "y", on="a")
 
 
+def test_a_session_stays_where_engines_tell_of_their_memory() -> None:
+    """How free a replica is for a tier is reckoned with otherwise there."""
+    script = two()
+    for name in "ba":
+        script.report(name, running=0, waiting=0, kv_use=0.0, kv_capacity_tokens=10_000)
+    script.arrive("first", session="s").expect_granted("first", on="a").first_token("first")
+    script.arrive("second", session="s").expect_granted("second", on="a")
+
+
 def test_a_session_is_free_of_a_replica_that_was_lost() -> None:
     """It restarted cold: the freer one serves the conversation sooner."""
     for is_lost, chosen in ((False, "a"), (True, "b")):
@@ -236,6 +245,22 @@ def test_a_session_is_free_of_a_replica_that_was_lost() -> None:
         if is_lost:
             script.lose("a").replica("a", slots=8)
         script.arrive("second", session="s").expect_granted("second", on=chosen)
+
+
+def test_a_conversation_does_not_go_back_to_a_replica_that_is_full() -> None:
+    """It would stand in the engine's own queue beside one that idles."""
+    script = two(affinity=Affinity(session=9.0)).replica("a", slots=2)
+    for name in "ab":
+        script.report(name, running=0, waiting=0, kv_use=0.0, kv_capacity_tokens=10_000)
+    script.arrive("first", session="s", excluded=frozenset({"b"}))
+    script.arrive("other", excluded=frozenset({"b"})).start_all().expect_granted("other", on="a")
+    script.arrive("second", session="s").expect_granted("second", on="b")
+
+
+def test_a_conversation_whose_replica_was_removed_goes_elsewhere() -> None:
+    """The name alone is left of it."""
+    script = two().arrive("first", session="s").expect_granted("first", on="a").finish("first")
+    script.remove("a").arrive("second", session="s").expect_granted("second", on="b")
 
 
 def test_switched_off_affinity_leaves_the_choice_to_freeness() -> None:

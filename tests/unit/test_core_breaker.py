@@ -1,5 +1,7 @@
 """The circuit of one replica: what opens it, for how long, and who may try whether it closes."""
 
+import json
+
 import pytest
 
 from gateway.core.breaker import (
@@ -78,6 +80,15 @@ def test_a_success_between_makes_no_row() -> None:
             circuit.succeeded("good", START_S)
             circuit.succeeded("better", START_S)
         assert circuit.lets(START_S)
+
+
+def test_after_a_success_the_row_begins_anew() -> None:
+    """It would open sooner on an engine that serves than on one of which nothing is known."""
+    circuit = Circuit()
+    assert not circuit.succeeded("good", START_S)
+    for number in range(TRIP_FAILURES - 1):
+        assert not circuit.failed(f"f{number}", Fault.BROKE_OFF, START_S)
+    assert circuit.failed("last", Fault.BROKE_OFF, START_S)
 
 
 def test_half_of_the_last_ends_open_it_though_none_are_in_a_row() -> None:
@@ -228,6 +239,22 @@ def test_output_of_old_streams_does_not_close_what_opened_for_other_reasons() ->
     assert not circuit.lets(START_S + 1.0)
 
 
+@pytest.mark.parametrize("end", ["spoke", "started anew", "lost"])
+def test_however_it_was_closed_the_next_rest_is_longer_for_a_while(end: str) -> None:
+    """An engine that stops every minute is tried more and more seldom."""
+    for steady_s, rest_s in ((STEADY_S - 1.0, 2 * STALL_BACKOFF_S), (STEADY_S, STALL_BACKOFF_S)):
+        circuit, now = failed(Fault.STALLED, times=1), START_S + 5.0
+        if end == "spoke":
+            assert circuit.spoke(now)
+        elif end == "lost":
+            circuit.lost(now)
+        else:
+            assert circuit.answered(now, is_new=True)
+        now += steady_s
+        assert circuit.failed("next", Fault.STALLED, now)
+        assert circuit.until == now + rest_s
+
+
 def test_a_trial_on_an_engine_that_stands_still_is_rare() -> None:
     """It costs its request seconds, not milliseconds."""
     circuit, rests = failed(Fault.STALLED, times=1), []
@@ -270,10 +297,11 @@ def test_one_that_comes_and_goes_rests_longer_each_time() -> None:
 
 def test_one_that_goes_seldom_does_not_rest() -> None:
     """A rolling update a day is no flapping."""
-    circuit = Circuit()
-    for day in range(1, 5):
-        circuit.lost(day * 86_400.0)
-        assert not circuit.found(day * 86_400.0 + 40.0)
+    for every_s in (86_400.0, STEADY_S):
+        circuit = Circuit()
+        for number in range(1, 5):
+            circuit.lost(number * every_s)
+            assert not circuit.found(number * every_s + 40.0)
 
 
 def test_one_that_stayed_away_long_does_not_rest() -> None:
@@ -282,6 +310,15 @@ def test_one_that_stayed_away_long_does_not_rest() -> None:
     for at in (START_S, START_S + 10.0):
         circuit.lost(at)
     assert not circuit.found(START_S + 10.0 + STEADY_S)
+
+
+def test_a_rest_that_is_short_anyway_is_not_made_longer() -> None:
+    """Where nobody could take over all would wait for it anew at each look."""
+    circuit = opened()
+    for since_s in (0.0, 1.0):
+        assert not circuit.rest_briefly(START_S + since_s)
+    assert circuit.until == START_S + BACKOFF_S
+    assert not Circuit().rest_briefly(START_S)
 
 
 def test_being_lost_ends_what_it_was_open_for() -> None:
@@ -315,9 +352,19 @@ def test_what_was_counted_travels() -> None:
     other.restore(circuit.snapshot(START_S + 14.0), 14.0)
     assert other.snapshot(14.0) == circuit.snapshot(START_S + 14.0)
     assert (other.reason, other.until) == (FLAPPING, circuit.until - START_S)
+    assert other.lost_at == 12.0
     fresh = Circuit()
-    fresh.restore(Circuit().snapshot(3.0), 5.0)
+    fresh.restore(json.loads(json.dumps(Circuit().snapshot(3.0), allow_nan=False)), 5.0)
     assert fresh.state(5.0) is Breaker.CLOSED
+
+
+def test_how_long_it_has_been_steady_travels() -> None:
+    """After a restart of the gateway an engine that fails all day would be tried as at first."""
+    circuit, other = failed(Fault.STALLED, times=1), Circuit()
+    circuit.spoke(START_S + 1.0)
+    other.restore(circuit.snapshot(START_S + 2.0), 2.0)
+    other.failed("next", Fault.STALLED, STEADY_S)
+    assert other.until == STEADY_S + 2 * STALL_BACKOFF_S
 
 
 def stuck_at(*instants: float) -> Circuit:
@@ -334,10 +381,18 @@ def test_an_engine_that_forgets_one_request_after_another_is_left_though_it_serv
     spread_s = STUCK_WITHIN_S / (STUCK_TO_TRIP - 1)
     instants = [START_S + number * spread_s for number in range(STUCK_TO_TRIP)]
     assert stuck_at(*instants[:-1]).reason is None
+    assert not Circuit().failed("first", Fault.STUCK, START_S)
     circuit = stuck_at(*instants)
     assert circuit.reason == Fault.STUCK
     assert circuit.until == instants[-1] + STALL_BACKOFF_S
     assert stuck_at(*instants[:-1], instants[-1] + 0.1).reason is None
+
+
+def test_an_accident_of_long_ago_does_not_hide_what_is_forgotten_now() -> None:
+    """Only the last ones count: the first of a month would be too old for ever."""
+    now = START_S + 10 * STUCK_WITHIN_S
+    assert stuck_at(START_S, *[now] * (STUCK_TO_TRIP - 1)).reason is None
+    assert stuck_at(START_S, *[now] * STUCK_TO_TRIP).reason == Fault.STUCK
 
 
 def test_output_of_others_does_not_excuse_an_engine_that_forgets_requests() -> None:

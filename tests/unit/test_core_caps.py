@@ -64,6 +64,19 @@ def test_every_holder_of_a_request_must_have_room() -> None:
     script.finish("c").expect_waiting("b").finish("a").expect_granted("b")
 
 
+def test_a_holder_of_whom_nothing_runs_yet_hides_no_full_one() -> None:
+    """The first request of each new key would go past the cap of its tenant."""
+    script = house().arrive("a", caps=(("tenant t", 1),))
+    script.arrive("b", caps=(("key k", 1), ("tenant t", 1))).expect_waiting("b")
+
+
+def test_whoever_waits_and_leaves_without_having_run_is_forgotten() -> None:
+    """A key that is used once would be remembered for ever."""
+    script = house(slots=1).arrive("held").arrive("a", caps=(("key k", 1),)).expect_waiting("a")
+    script.cancel("a")
+    assert not script.scheduler.caps.holders
+
+
 def test_what_another_holder_keeps_back_does_not_keep_the_next_one_back() -> None:
     """A tenant with room serves its other keys while one key is at its cap."""
     k1, k2 = (("tenant t", 2), ("key 1", 1)), (("tenant t", 2), ("key 2", 1))
@@ -151,6 +164,23 @@ def test_the_tenants_own_bound_takes_what_it_holds() -> None:
     script = house(policy, slots=1).arrive_many("a", 2, user="alice", caps=(("user alice", 1),))
     script.arrive("b", user="bob").arrive("c", user="bob")
     script.expect_refused("a1", reason=Reason.SHED).expect_waiting("b", "c")
+
+
+def test_of_what_a_tenant_holds_the_newest_of_its_lowest_tier_gives_way() -> None:
+    """Its chat must not go for the sake of its batch."""
+    policy = four_tiers(tenants={"t": Tenant(room=Room(requests=3))})
+    script, caps = house(policy).arrive("a", caps=(("tenant t", 1),)), (("tenant t", 1),)
+    for id, tier in (("low0", 3), ("low1", 3), ("chat0", 0), ("chat1", 0)):
+        script.arrive(id, tier=tier, caps=caps)
+    script.expect_refused("low1", reason=Reason.SHED).expect_waiting("low0", "chat0", "chat1")
+
+
+def test_what_others_hold_is_not_the_tenants() -> None:
+    """Its own newest gives way, as where nobody has a cap."""
+    policy = one_tier(tenants={"t": Tenant(room=Room(requests=2))})
+    script = house(policy, slots=1)
+    script.arrive_many("o", 2, tenant="o", caps=(("tenant o", 1),)).arrive_many("b", 3, user="bob")
+    script.expect_refused("b2", reason=Reason.TENANT_QUEUE_FULL).expect_waiting("o1", "b0", "b1")
 
 
 def test_a_new_policy_keeps_what_is_held() -> None:

@@ -78,6 +78,15 @@ def test_two_lines_that_become_one_move_as_both() -> None:
     assert idle.per_s(10.5) == pytest.approx(expected)
 
 
+def test_two_lines_that_have_just_begun_lose_nothing_when_they_become_one() -> None:
+    """Whoever is refused in the first second would be told to come back in half a minute."""
+    one, other = running(), running()
+    one.add(0.0, 3.0)
+    other.add(0.0, 5.0)
+    one.merge(other)
+    assert one.per_s(0.0) == 8.0
+
+
 def test_a_measurement_goes_on_after_a_restart() -> None:
     """Under another clock, to the last digit."""
     rate = running()

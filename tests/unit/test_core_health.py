@@ -180,6 +180,16 @@ def test_a_trial_that_shows_nothing_makes_way_for_the_next(end: str) -> None:
         script.give_back("q0").expect_granted("q0").expect_waiting("q1")
 
 
+def test_a_trial_that_is_answered_at_once_closes_it_for_a_while() -> None:
+    """Plain answers have no first token; the next rest is longer all the same."""
+    elsewhere = frozenset({"s"})
+    script = broken(play("r", "s"), "r").advance(BACKOFF_S)
+    script.arrive("plain", streams=False, excluded=elsewhere).expect_granted("plain", on="r")
+    assert state(script.finish("plain")) is Breaker.CLOSED
+    script.arrive("q", excluded=elsewhere).fail("q", Fault.REFUSED)
+    assert script.known().circuit.until == script.now + 2 * BACKOFF_S
+
+
 def test_what_needs_no_slot_waits_for_the_trial_too() -> None:
     """Embeddings go round the gates, and would go round the breaker."""
     script = broken(play(), "r")
@@ -233,6 +243,15 @@ def test_where_nobody_listens_nothing_more_is_sent_until_the_probe_gets_through(
     assert script.on("r") == ["one", "three"]
 
 
+def test_one_that_is_refused_again_and_again_rests_no_longer() -> None:
+    """The probe asks every second: an engine that was restarted would be left out for long."""
+    script = play("r", "s").refuse_connections("r")
+    until = script.known().circuit.until
+    assert until == script.now + BACKOFF_S
+    script.advance(1.0).refuse_connections("r").advance(BACKOFF_S).refuse_connections("r")
+    assert script.known().circuit.until == until
+
+
 def test_refusals_of_an_unknown_or_lost_replica_are_no_news() -> None:
     """A replica that starts is refused once a second until it is up."""
     script = play("r", "s").refuse_connections("never").lose("r").refuse_connections("r")
@@ -250,9 +269,14 @@ def test_what_the_engine_before_owed_is_not_held_against_the_new_one() -> None:
     assert state(script) is Breaker.OPEN
 
 
-def test_what_was_sent_before_a_refusal_is_not_held_against_who_listens_again() -> None:
-    """The same, where the probe saw one refusal and no loss."""
-    script = play().arrive("old").first_token("old").advance(1.0).refuse_connections("r")
+@pytest.mark.parametrize("whose", ["probe", "request"])
+def test_what_was_sent_before_a_refusal_is_not_held_against_who_listens_again(whose: str) -> None:
+    """The same, where the probe or a request met one refusal and there was no loss."""
+    script = play().arrive("old").first_token("old").advance(1.0)
+    if whose == "probe":
+        script.refuse_connections("r")
+    else:
+        script.arrive("refused").fail("refused", Fault.REFUSED)
     script.report("r", running=0, waiting=0, generation_tokens=1.0)
     script.arrive("n").first_token("n").fail("old", Fault.STALLED)
     assert state(script) is Breaker.CLOSED
@@ -295,6 +319,26 @@ def test_the_first_sign_of_life_brings_it_back(sign: str) -> None:
     script.expect_granted("q")
 
 
+@pytest.mark.parametrize("sign", ["counters", "first token", "data"])
+def test_one_that_stops_again_soon_after_is_left_alone_for_longer(sign: str) -> None:
+    """Its streams wait for it each time, and those that were put there since."""
+    elsewhere = frozenset({"s"})
+    script = play("r", "s").arrive("a", excluded=elsewhere).first_token("a")
+    counted(script, 10).arrive("b", excluded=elsewhere).advance(SILENT_S)
+    assert state(counted(script, 10)) is Breaker.OPEN
+    tokens = 11 if sign == "counters" else 10
+    if sign == "counters":
+        counted(script, tokens)
+    elif sign == "data":
+        script.progress("r", script.now, a=5)
+    else:
+        script.first_token("b")
+    assert state(script) is Breaker.CLOSED
+    script.advance(SILENT_S)
+    assert state(counted(script, tokens)) is Breaker.OPEN
+    assert script.known().circuit.until == script.now + 2 * STALL_BACKOFF_S
+
+
 def test_progress_that_is_no_news_is_no_sign_of_life() -> None:
     """The walk tells the same tokens every second, whether there are new ones or not."""
     script = running().progress("r", 0.5, a=5).advance(SILENT_S + 0.5)
@@ -332,13 +376,22 @@ def test_an_idle_engine_is_not_silent() -> None:
     """It makes no step, so its counters stand for hours."""
     script = counted(play(), 10, running=0).advance(60.0)
     counted(script, 10, running=0).arrive("q").expect_granted("q").advance(1.0)
+    assert state(counted(script, 10, running=0)) is Breaker.CLOSED
     assert state(counted(script, 10)) is Breaker.CLOSED
 
 
 def test_a_stream_that_its_reader_holds_up_does_not_make_its_engine_silent() -> None:
     """The engine has finished; one slow reader would keep a replica from everybody."""
     script = running().advance(60.0)
-    assert state(counted(script, 10, running=0)) is Breaker.CLOSED
+    for _ in range(2):
+        assert state(counted(script, 10, running=0)) is Breaker.CLOSED
+        script.advance(SILENT_S)
+
+
+def test_an_engine_in_which_all_wait_and_nothing_runs_is_silent() -> None:
+    """Its scheduler has stopped: what it had begun with was preempted, and stays so."""
+    script = counted(running(), 10, running=0, waiting=1).advance(SILENT_S)
+    assert state(counted(script, 10, running=0, waiting=1)) is Breaker.OPEN
 
 
 def test_an_engine_that_shows_nothing_and_begins_with_nothing_is_silent() -> None:
@@ -354,6 +407,8 @@ def test_preempted_streams_do_not_make_an_engine_silent_while_it_counts() -> Non
         script.advance(1.0)
         counted(script, tokens)
     assert state(script) is Breaker.CLOSED
+    script.advance(1.0)
+    assert state(counted(script, tokens)) is Breaker.CLOSED
 
 
 def test_without_counters_nothing_is_known_of_silence() -> None:

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from gateway.core.breaker import DRAIN_REST_S
 from gateway.core.messages import Fault, MoveWanted
 from gateway.core.moving import BALANCE_EVERY_S, DRAIN_EVERY_S, STAY_S
-from gateway.core.policy import MigrateRunning
+from gateway.core.policy import Ageing, MigrateRunning
 from tests.support.play import Play
 from tests.support.script import four_tiers, one_tier
 
@@ -48,7 +49,7 @@ def test_all_that_can_go_on_elsewhere_leaves_a_drained_replica_one_by_one() -> N
     """A drain that waits for the longest stream takes hours; all at once is a storm of prefills."""
     script = put(play(), "a", "b", "c").drain("r")
     assert moved(script) == ["a"]
-    leave(script, "a").advance(DRAIN_EVERY_S / 2)
+    leave(script, "a").advance(DRAIN_EVERY_S / 2).report("r", running=2, waiting=0)
     assert moved(script) == ["a"]
     script.advance(DRAIN_EVERY_S)
     assert moved(script) == ["a", "b"]
@@ -93,6 +94,14 @@ def test_nobody_is_moved_to_where_there_is_no_room() -> None:
     assert moved(script) == []
     script.finish("s0").report("s", running=7, waiting=0)
     assert moved(script) == ["a"]
+
+
+def test_nobody_is_moved_to_where_it_is() -> None:
+    """The engine that leaves may be tried again, and has room: the pause would be for nothing."""
+    script = put(play().lose("s"), "a").arrive("q").fail("q", Fault.DRAINING)
+    script.advance(DRAIN_REST_S).report("r", running=1, waiting=0)
+    assert script.known().circuit.lets(script.now)
+    assert moved(script) == []
 
 
 def test_nobody_is_moved_where_its_model_is_not_served() -> None:
@@ -144,6 +153,44 @@ def test_a_freer_replica_gets_what_costs_the_least() -> None:
     assert moved(look(script)) == ["a"]
     leave(script, "a").advance(BALANCE_EVERY_S)
     assert moved(look(script)) == ["a", "b"]
+
+
+def test_memory_is_evened_out_as_slots_are() -> None:
+    """Where the engines tell of their KV it is what is full."""
+    figures = {"kv_use": 0.0, "kv_capacity_tokens": 4_000}
+    script = play("balance").report("r", running=0, waiting=0, **figures)
+    put(script.report("s", running=0, waiting=0, **figures), *"abcde", tier=2, prompt_tokens=500)
+    assert moved(look(script.advance(STAY_S))) == ["a"]
+
+
+def test_two_on_one_replica_and_none_on_the_other_become_one_on_each() -> None:
+    """Nothing is more even than equal."""
+    script = put(play("balance"), "a", "b", tier=2).advance(STAY_S)
+    assert moved(look(script)) == ["a"]
+
+
+def test_one_that_can_go_nowhere_does_not_keep_the_next_one() -> None:
+    """Its adapter is on that replica alone; those of the model that all serve can go."""
+    script = play("balance").replica("r", slots=8, models=("m", "x"))
+    put(script, "stays", tier=2, model="x", prompt_tokens=1)
+    assert moved(look(put(script, *"abcd", tier=2).advance(STAY_S))) == ["a"]
+
+
+def test_where_the_fullest_replica_has_nothing_to_give_the_next_one_gives() -> None:
+    """One enormous request would only move the crowd; beside it four others are crowded."""
+    script = put(play("balance").replica("t", slots=8), "done", on="s").finish("done")
+    put(script, "huge", sequences=5, tier=2)
+    put(script, *"abcd", on="t", tier=2).advance(STAY_S)
+    assert moved(look(script)) == ["a"]
+
+
+def test_nobody_is_moved_to_a_replica_that_is_emptied_for_one_that_is_aged() -> None:
+    """It would wait for the newcomer as well."""
+    script = uneven(ageing=Ageing(after_s=1.0))
+    script.arrive("big", tier=3, sequences=8, excluded=frozenset({"s"})).expect_waiting("big")
+    script.known("s").reserved_for = script.scheduler.waiting["big"]
+    script.known("s").reserved_until = script.now + 60.0
+    assert moved(look(script.advance(2.0))) == []
 
 
 def test_balance_ends_before_it_turns_round() -> None:

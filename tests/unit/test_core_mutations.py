@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.catching import QUIET, Mutation
-from tests.support.mutations import MUTATIONS
+from tests.support.mutations import BREAKS, MUTATIONS
 from tests.support.planting import CORE
 
 MUTATIONS_MIN = 25
@@ -21,3 +21,11 @@ def test_every_module_that_decides_has_a_fault_of_its_own() -> None:
     deciding = {path.stem for path in CORE.glob("*.py")} - QUIET
     assert deciding <= {mutation.file.removesuffix(".py") for mutation in MUTATIONS}
     assert len(MUTATIONS) >= MUTATIONS_MIN
+
+
+def test_every_invariant_has_a_fault_that_breaks_it() -> None:
+    """Whoever trusts that what is promised of the scheduler would be missed."""
+    assert all(BREAKS.values())
+    assert {name for names in BREAKS.values() for name in names} <= {
+        mutation.name for mutation in MUTATIONS
+    }

@@ -81,8 +81,9 @@ def test_none_is_found_where_all_are_shut() -> None:
 
 def test_a_gate_that_time_alone_shut_is_seen_to_be_shut() -> None:
     """The allowance of a fast moment would put one more into an engine's own queue."""
-    replica = a_replica(slots=1)
-    pool = Pool(one_tier(tiers=(Tier(name="x", queue_limit=4),)), ["m"], [replica])
+    replica, gone = a_replica(slots=1), a_replica("s", slots=1)
+    gone.mark(lost=True)
+    pool = Pool(one_tier(tiers=(Tier(name="x", queue_limit=4),)), ["m"], [replica, gone])
     replica.release_rate.add(0.0, 1_000.0)
     put_many(replica, 2)
     pool.touch(replica)

@@ -6,10 +6,10 @@ import pytest
 
 from gateway.core.flows import Waiting
 from gateway.core.messages import DrainAsked
-from gateway.core.policy import Ageing, Tier
+from gateway.core.policy import Affinity, Ageing, Tier
 from gateway.core.pool import Pool
-from gateway.core.reservation import fulfilled, passed_over, release
-from tests.support.parts import a_replica, a_waiting, put_many
+from gateway.core.reservation import fulfilled, let_go, passed_over, release
+from tests.support.parts import a_replica, a_waiting, put, put_many, report
 from tests.support.play import Play
 from tests.support.script import one_tier
 
@@ -141,6 +141,20 @@ def test_the_freest_replica_that_may_serve_it_is_kept() -> None:
     assert kept(pool) == {"s": "big"}
 
 
+def test_what_lower_tiers_still_wait_with_makes_a_replica_no_less_free_to_be_kept() -> None:
+    """It goes before them: the other replica, with less of its own tier, is fuller for it."""
+    tiers = tuple(Tier(name=name, queue_limit=0, patience_s=1e6) for name in "ab")
+    policy = one_tier(tiers=tiers, headroom_max=0.0, reserve_after_s=5.0)
+    replicas = [a_replica(name, slots=4, tiers=2) for name in "rs"]
+    pool = Pool(policy, ["m"], replicas)
+    for replica, tier, prompt_tokens in zip(replicas, (1, 0), (5_000, 1_000), strict=True):
+        report(replica, running=0, waiting=0, kv_use=0.0, kv_capacity_tokens=10_000)
+        put(replica, tier=tier, prompt_tokens=prompt_tokens)
+    pool.touch_all()
+    passed(pool, big(pool, tier=0), at=(0.0, 5.0))
+    assert kept(pool) == {"r": "big"}
+
+
 def test_one_that_can_run_nowhere_keeps_nothing() -> None:
     """Its replicas are gone for now."""
     pool = a_pool("r")
@@ -203,6 +217,18 @@ def test_a_reservation_ends_and_its_request_stands_in_line_for_another() -> None
     release(pool.replicas["r"], 65.0)
     assert kept(pool) == {}
     assert waiting.skipped_since == 65.0
+
+
+def test_one_that_did_not_fit_on_its_empty_replica_stands_in_line_for_another() -> None:
+    """Kept for it again at once, the replica would stand empty for half of the time."""
+    pool = a_pool("r")
+    waiting = big(pool)
+    passed(pool, waiting, at=(0.0, 5.0))
+    let_go(pool.replicas["r"], 6.0)
+    passed(pool, waiting, at=(7.0, 10.9))
+    assert kept(pool) == {}
+    passed(pool, waiting, at=(11.0,))
+    assert kept(pool) == {"r": "big"}
 
 
 def test_a_reservation_ends_with_its_replica() -> None:
@@ -288,6 +314,14 @@ def test_a_kept_replica_is_kept_from_a_newcomer_of_a_higher_tier_once_its_reques
     script.arrive("late", tier=0).expect_granted("late", on="s")
 
 
+def test_a_kept_replica_is_kept_from_a_conversation_that_was_there() -> None:
+    """Its session would draw it there, past the look at the freest."""
+    script = two_tiers(affinity=Affinity(session=9.0))
+    script.arrive("first", tier=0, session="a", excluded=frozenset({"s"})).finish("first")
+    reserved_for_big(script).pool().floors.deficits[1] = 1e9
+    script.arrive("top", tier=0, session="a").expect_granted("top", on="s")
+
+
 def test_a_better_tier_does_not_wait_for_a_replica_to_be_drained() -> None:
     """The only replica was kept for a long prompt of the last tier, from everybody's chat."""
     script = reserved_for_big(two_tiers())
@@ -313,6 +347,17 @@ def test_what_a_replica_was_drained_for_goes_whoever_ranks_first_by_now() -> Non
     script.finish(*script.on("r")[:3]).expect_waiting("big", "short")
     script.finish(*script.on("r")).expect_granted("big", on="r").expect_waiting("short")
     assert not reserved(script)
+
+
+def test_what_a_replica_was_drained_for_waits_for_its_gate() -> None:
+    """The slots that are kept from its tier are there for the one above."""
+    tiers = tuple(Tier(name=name, queue_limit=0, patience_s=1e6) for name in "ab")
+    script = Play(one_tier(tiers=tiers, headroom_max=0.5, recall=False)).replica("r", slots=4)
+    script.arrive_many("held", 2, tier=0).arrive("one", tier=1).expect_waiting("one")
+    script.known("r").reserved_for = script.scheduler.waiting["one"]
+    script.known("r").reserved_until = script.now + 60.0
+    script.arrive("top", tier=0, sequences=4).expect_waiting("one", "top")
+    script.finish("held0").expect_granted("one").expect_waiting("top")
 
 
 def test_an_empty_replica_is_kept_for_nobody() -> None:

@@ -118,3 +118,12 @@ def test_a_gauge_that_moves_is_something_done() -> None:
     assert scraped(vital, 2.0, iterations=9.0, running=2, waiting=1) == (False, False)
     assert scraped(vital, 3.0, iterations=9.0, running=2, waiting=0) == (True, False)
     assert vital.progressed_at == 1.0
+
+
+def test_gauges_that_come_late_have_not_moved() -> None:
+    """Their first figures would bring a stopped engine back."""
+    vital = Vitality()
+    assert scraped(vital, 1.0, iterations=9.0) == (False, False)
+    gauges = {"running": 2, "waiting": 1, "kv_use": 0.5}
+    assert scraped(vital, 2.0, iterations=9.0, **gauges) == (False, False)
+    assert scraped(vital, 3.0, iterations=9.0, **{**gauges, "kv_use": 0.25}) == (True, False)
