@@ -148,7 +148,23 @@ class Gates:
                 return Closed.PREFILL
         if not waiting.kind.decodes:
             return None
-        occupied = ledger.sequences + replica.foreign
+        return self._too_large_by(waiting, replica, tier, now, cached=cached)
+
+    def is_only_behind_prefill(
+        self, waiting: Waiting, replica: Replica, tier: int, now: float
+    ) -> bool:
+        """Whether prompts yet to be computed are all that keeps this request off `replica`."""
+        if self.unfit_by(waiting, replica, tier, now) is not Closed.PREFILL:
+            return False
+        if not waiting.kind.decodes:
+            return True
+        return self._too_large_by(waiting, replica, tier, now, cached=0) is None
+
+    def _too_large_by(
+        self, waiting: Waiting, replica: Replica, tier: int, now: float, *, cached: int
+    ) -> Closed | None:
+        """What it lacks besides time: KV, or slots for all its sequences."""
+        occupied = replica.ledger.sequences + replica.foreign
         if occupied == 0:
             return None  # an oversize request may pass when nothing else is there
         capacity = replica.kv_capacity_tokens

@@ -3,7 +3,9 @@
 On a busy replica a small request always fits sooner, so one that needs several slots, or much KV,
 would be passed over for ever. Once it has been passed over for `reserve_after_s`, one replica
 takes nothing else of its tier or a lower one until it fits there. Then it goes, whoever ranks first
-by now; a replica that has emptied and still cannot take it is let go.
+by now; a replica that has emptied and still cannot take it is let go. A long prompt that waits only
+for shorter ones to be computed would have begun within `prefill_limit_s` had nobody gone past it,
+so it is kept waiting no longer: no slot idles meanwhile, for the engine has all that to compute.
 """
 
 from collections.abc import Iterable
@@ -24,8 +26,12 @@ def passed_over(pool: Pool, passed: Iterable[Waiting], now: float) -> None:
     for waiting in passed:
         if waiting.skipped_since is None:
             waiting.skipped_since = now
-        elif now - waiting.skipped_since >= pool.policy.reserve_after_s:
-            _reserve(pool, waiting, now)
+            continue
+        skipped_s = now - waiting.skipped_since
+        if skipped_s >= pool.policy.reserve_after_s:
+            _reserve(pool, waiting, pool.replicas.values(), now)
+        elif skipped_s >= pool.gates.ceilings[waiting.request.tier].prefill_s:
+            _reserve(pool, waiting, _computing(pool, waiting, now), now)
 
 
 def release(replica: Replica, now: float) -> None:
@@ -77,17 +83,24 @@ def let_go(replica: Replica, now: float) -> None:
         waiting.skipped_since = now
 
 
-def _reserve(pool: Pool, waiting: Waiting, now: float) -> None:
+def _computing(pool: Pool, waiting: Waiting, now: float) -> list[Replica]:
+    """Open replicas that it fits on as soon as they have computed what they have."""
+    tier, gates = waiting.request.tier, pool.gates
+    return [
+        each
+        for each in list(pool.open.values())
+        if pool.open_tiers(each, now) > tier
+        and gates.is_only_behind_prefill(waiting, each, tier, now)
+    ]
+
+
+def _reserve(pool: Pool, waiting: Waiting, among: Iterable[Replica], now: float) -> None:
     held = [each for each in pool.replicas.values() if each.reserved_for is not None]
     if any(each.reserved_for is waiting for each in held):
         return
     if len(held) >= max(1, int(RESERVED_SHARE_MAX * len(pool.replicas))):
         return
-    free = [
-        each
-        for each in pool.replicas.values()
-        if each.reserved_for is None and each.may_serve(waiting.kind)
-    ]
+    free = [each for each in among if each.reserved_for is None and each.may_serve(waiting.kind)]
     if free:
         tier = waiting.request.tier
         replica = max(free, key=lambda each: (freeness(each, pool.headroom, tier), each.name))

@@ -13,8 +13,11 @@ from gateway.sim.experiments.report import Distribution, Report, Series
 EXTRA = "plots"
 PANEL_INCHES = (6.0, 4.0)
 LOG_FROM = 30.0
-CASES_MAX = 12
-"""More than that nobody tells apart."""
+CASES_MAX = 20
+"""More than that nobody tells apart; a title says how many are left out."""
+COLOURS = 10
+"""Of matplotlib, before they come again."""
+STYLES = ("-", "--")
 DRAWN = ("p99", "light p99", "goodput", "replicas", "jain")
 """Rows are drawn by figures that begin so, where there is nothing else."""
 
@@ -70,17 +73,32 @@ def _panels(report: Report) -> list[Callable[[Any], None]]:
 
 def _curves(axes: Any, here: Sequence[Distribution], name: str) -> None:
     """Share of the requests that had it within so long."""
-    for each in here[:CASES_MAX]:
+    for index, each in enumerate(here[:CASES_MAX]):
         values = getattr(each, name)
         if values:
             shares = [part / max(1, len(values) - 1) for part in range(len(values))]
-            axes.plot(values, shares, label=each.case)
+            axes.plot(values, shares, _style(index), label=each.case)
     axes.set_xscale(_scale([value for each in here for value in getattr(each, name)]))
-    axes.set_title(f"{name.removesuffix('_s').upper()}, tier {here[0].tier}")
+    axes.set_title(f"{name.removesuffix('_s').upper()}, tier {here[0].tier}{_left_out(here)}")
     axes.set_xlabel("seconds")
     axes.set_ylabel("share of requests")
     axes.set_ylim(0, 1)
-    axes.legend(fontsize="x-small")
+    _explain(axes)
+
+
+def _style(index: int) -> str:
+    """Of the line of that number: once the colours are used up they come again, dashed."""
+    return STYLES[index // COLOURS % len(STYLES)]
+
+
+def _explain(axes: Any) -> None:
+    """The legend, beside what is drawn and not over it."""
+    axes.legend(fontsize="x-small", loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def _left_out(cases: Sequence[object]) -> str:
+    """What a title says of those that are not drawn."""
+    return f" ({CASES_MAX} of {len(cases)})" if len(cases) > CASES_MAX else ""
 
 
 def _scale(values: Sequence[float]) -> str:
@@ -99,14 +117,15 @@ def _violins(axes: Any, here: Sequence[Distribution]) -> None:
 
 
 def _over_time(axes: Any, lines: Sequence[Series]) -> None:
-    for each in lines[:CASES_MAX]:
+    for index, each in enumerate(lines[:CASES_MAX]):
         instants = [span * each.every_s for span in range(len(each.values))]
-        axes.plot(instants, each.values, label=f"{each.case}: {each.name}")
+        axes.plot(instants, each.values, _style(index), label=f"{each.case}: {each.name}")
     is_share = lines[0].kind == "share"
-    axes.set_title("share of all service" if is_share else "gap between best and worst served")
+    what = "share of all service" if is_share else "gap between best and worst served"
+    axes.set_title(f"{what}{_left_out(lines)}")
     axes.set_xlabel("seconds")
     axes.set_ylabel("share" if is_share else "weighted tokens")
-    axes.legend(fontsize="x-small")
+    _explain(axes)
 
 
 def _rows(axes: Any, report: Report) -> None:
@@ -119,7 +138,7 @@ def _rows(axes: Any, report: Report) -> None:
         for row in report.rows
     ]
     axes.set_xticks(range(len(labels)), labels, rotation=90, fontsize="xx-small")
-    axes.legend(fontsize="x-small")
+    _explain(axes)
 
 
 def _words(report: Report) -> int:

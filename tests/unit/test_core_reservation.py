@@ -244,6 +244,87 @@ def test_a_reservation_ends_with_its_replica() -> None:
     assert set(kept(pool)) == {"r", "s"} - {name}
 
 
+def prompts(limit_s: float = 1.0, *, replicas: int = 1, **changes: object) -> Play:
+    """Replicas of 64 slots and 8,000 prompt tokens a second, with short prompts enough for each."""
+    tier = Tier(name="only", queue_limit=0, patience_s=1e6, prefill_limit_s=limit_s)
+    script = Play(one_tier(tiers=(tier,), reserve_after_s=5.0, **changes))
+    for number in range(replicas):
+        script.replica(f"r{number}", slots=64)
+    script.arrive_many("held", int(16 * limit_s) * replicas, prompt_tokens=500, user="s")
+    script.arrive("long", prompt_tokens=6_000, user="b")
+    return script.arrive_many("short", 300, prompt_tokens=500, user="s")
+
+
+def compute(script: Play, turns: int, *, each_s: float = 0.25) -> Play:
+    """Prompts are computed in the order in which they were sent, 2,000 tokens on each a turn."""
+    for _ in range(turns):
+        script.advance(each_s)
+        for name in list(script.scheduler.replicas):
+            for id in list(script.known(name).ledger.unstarted)[:4]:
+                script.first_token(id).finish(id)
+    return script
+
+
+@pytest.mark.parametrize("limit_s", [1.0, 2.0])
+def test_a_long_prompt_waits_for_shorter_ones_no_longer_than_the_prefill_gate(
+    limit_s: float,
+) -> None:
+    """6,000 tokens of a light user waited for five seconds while a flood of short ones went by."""
+    script = compute(prompts(limit_s), int(4 * limit_s)).expect_waiting("long")
+    assert not reserved(script)
+    compute(script, 1)
+    assert reserved(script) == ["r0"]
+    short = script.count_of("short")
+    compute(script, 2).expect_waiting("long")
+    assert script.count_of("short") == short
+    compute(script, 1).expect_granted("long")
+    assert not reserved(script)
+
+
+def test_one_of_several_replicas_is_kept_for_a_long_prompt() -> None:
+    """The others go on with the short ones."""
+    script = compute(prompts(replicas=3), 6)
+    assert len(reserved(script)) == 1
+    short = script.count_of("short")
+    compute(script, 1)
+    assert script.count_of("short") >= short + 8
+    compute(script, 2)
+    assert "long" not in script.waiting
+
+
+def test_whatever_more_than_time_keeps_out_waits_as_long_as_ever() -> None:
+    """Slots would idle for seconds while KV drains, for each prompt that is a little too large."""
+    pool = a_pool("r")
+    replica = pool.replicas["r"]
+    report(replica, running=0, waiting=0, kv_use=0.0, kv_capacity_tokens=20_000)
+    put(replica, "held", starts=True, prompt_tokens=15_000)
+    put(replica, "next", prompt_tokens=2_000)
+    pool.touch_all()
+    waiting = a_waiting("long", prompt_tokens=6_500)
+    waiting.ticket = 1
+    passed(pool, waiting, at=(0.0, 4.9))
+    assert kept(pool) == {}
+    passed(pool, waiting, at=(5.0,))
+    assert kept(pool) == {"r": "long"}
+
+
+def test_the_replica_that_has_only_prompts_before_a_long_one_is_kept_for_it() -> None:
+    """The freest by KV may be the one whose gate is shut, or that never fits it."""
+    pool = a_pool("r", "s", "t")
+    put(pool.replicas["r"], "a", prompt_tokens=3_000)
+    for name in "rs":
+        report(pool.replicas[name], running=0, waiting=0, kv_use=0.0, kv_capacity_tokens=9_000)
+    put(pool.replicas["s"], "b", prompt_tokens=3_000)
+    put(pool.replicas["s"], "d", starts=True, prompt_tokens=1_000)
+    put_many(pool.replicas["t"], 4, prompt_tokens=3_000)
+    pool.touch_all()
+    waiting = a_waiting("long", prompt_tokens=5_500)
+    waiting.kind = pool.kind_of(waiting.request, waiting.kv_tokens)
+    waiting.ticket = 1
+    passed(pool, waiting, at=(0.0, 1.0))
+    assert kept(pool) == {"r": "long"}
+
+
 def test_when_the_large_request_leaves_the_small_ones_go_on() -> None:
     """Its client hung up; the replica is nobody's."""
     script = churn(busy(reserve_after_s=5.0), 7)

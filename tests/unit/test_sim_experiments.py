@@ -11,7 +11,7 @@ from rich.console import Console
 from gateway.sim.experiments.catalogue import experiment_named, experiments
 from gateway.sim.experiments.experiment import Experiment
 from gateway.sim.experiments.goodput import GoodputKnobs, judge_goodput
-from gateway.sim.experiments.measures import fairness, goodput_per_s, jain
+from gateway.sim.experiments.measures import fairness, good_of, jain
 from gateway.sim.experiments.power_user import PowerKnobs, judge_power
 from gateway.sim.experiments.report import Measured, Report, Row, needed_width, shown
 from gateway.sim.experiments.setting import dispatcher, tiers_of
@@ -167,7 +167,7 @@ def test_fairness_counts_only_who_had_something_waiting() -> None:
 def test_goodput_counts_who_met_the_targets_of_its_tier() -> None:
     """Work that came too late would count as good."""
     outcome = served([("a", 0.0, 0.1, 1), ("a", 0.0, 9.0, 1), ("a", 2.0, 2.1, 1)])
-    assert goodput_per_s(outcome, tiers_of(4), STEADY) == pytest.approx(1.0)
+    assert good_of(outcome, tiers_of(4), STEADY) == 2
 
 
 def test_any_number_of_tiers_has_targets_and_limits_in_order() -> None:
@@ -214,10 +214,23 @@ def test_the_verdict_on_goodput_names_where_it_is_behind() -> None:
     """A trace on which fairgate loses would not be found."""
     knobs = GoodputKnobs(traces=("x",), loads=(1.25,))
     rows: list[Row] = [
-        {"trace": "x", "load": 1.25, "dispatcher": name, "goodput/s": rate}
+        {"trace": "x", "load": 1.25, "dispatcher": name, "goodput/s": rate, "good": 0.9}
         for name, rate in (("fairgate", 5.0), ("fifo", 5.5), ("vtc", 6.0))
     ]
     notes = judge_goodput(knobs, rows)
     assert len(notes) == 2
     assert "vtc 6.00/s" in notes[0]
     assert "not above fifo" in notes[1]
+
+
+@pytest.mark.parametrize(("good", "lines"), [(0.999, 1), (1.0, 0)])
+def test_nobody_is_asked_to_be_above_a_queue_that_serves_everybody_in_time(
+    good: float, lines: int
+) -> None:
+    """A load that fills no engine would count as a defeat."""
+    rows: list[Row] = [
+        {"trace": "x", "load": 1.25, "dispatcher": name, "goodput/s": 5.0, "good": good}
+        for name in ("fairgate", "fifo")
+    ]
+    notes = judge_goodput(GoodputKnobs(traces=("x",), loads=(1.25,)), rows)
+    assert sum("not above fifo" in note for note in notes) == lines

@@ -42,8 +42,8 @@ def overall(outcome: Outcome) -> dict[str, Value]:
     }
 
 
-def goodput_per_s(outcome: Outcome, tiers: Sequence[Tier], profile: Profile) -> float:
-    """Requests a second, while requests came, that met the targets of their tier.
+def good_of(outcome: Outcome, tiers: Sequence[Tier], profile: Profile) -> int:
+    """Requests that met the targets of their tier.
 
     TTFT counts from `PREFILLS` idle prefills on. A tier without a target takes any time.
     """
@@ -56,8 +56,7 @@ def goodput_per_s(outcome: Outcome, tiers: Sequence[Tier], profile: Profile) -> 
         tpot_s = inf if tier.tpot_target_ms is None else tier.tpot_target_ms / 1000
         in_time = outcome.ttft_s(row) <= ttft_s + PREFILLS * alone_s
         good += in_time and not outcome.tpot_s(row) > tpot_s
-    span_s = max(outcome.arrived) if outcome.n else 0.0
-    return good / span_s if span_s else 0.0
+    return good
 
 
 def jain(values: Iterable[float]) -> float:

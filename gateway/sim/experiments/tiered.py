@@ -27,7 +27,15 @@ from gateway.sim.world.play import play
 
 KV_BLOCKS = 7_300
 FCFS = "least-outstanding"
+HEADROOM = "fairgate+headroom"
 PRIORITY_ENGINES = "fairgate+engine-priority"
+HEADROOM_MAX = 0.03
+HEADROOM_DECAY = 10.0
+"""Nothing is kept free for any tier but the first: eight slots of 256 for a tenth of the load."""
+PREFILL_LIMIT_S = 0.2
+"""Of all tiers but the first: no step computes more than 1,600 tokens before it."""
+TPOT_LIMIT_MS = 150.0
+"""Of every tier. By default the last one is let in below 75 ms only, and a full batch takes 67."""
 FLOOR = 0.02
 AGEING_AFTER_S = 5.0
 TARGETS_S = (0.18, 0.22, 0.50, 10.5)
@@ -69,7 +77,9 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     def policy(self) -> Policy:
         """Fairgate's."""
-        return policy_of(self.tiers, headroom_max=self.headroom_max)
+        policy = policy_of(self.tiers, headroom_max=self.headroom_max)
+        tiers = tuple(replace(tier, tpot_limit_ms=TPOT_LIMIT_MS) for tier in policy.tiers)
+        return replace(policy, tiers=tiers)
 
 
 # --- paper-honest -------------------------------------------------------------------------------
@@ -80,7 +90,8 @@ class HonestKnobs(Load, frozen=True, kw_only=True):
 
     dispatchers: tuple[str, ...] = (
         *(FCFS, "fifo", "infaas", "llumnix", "llumlet", "engine-priority"),
-        *(FAIRGATE, PRIORITY_ENGINES, "fairgate+floor", "fairgate+ageing"),
+        *(FAIRGATE, HEADROOM, PRIORITY_ENGINES),
+        *(f"{HEADROOM}+floor", f"{HEADROOM}+ageing"),
     )
 
 
@@ -104,24 +115,47 @@ def honest_case(name: str, knobs: Load) -> tuple[Dispatch, Plan]:
         ValueError: nobody is called that.
     """
     policy, plan = knobs.policy(), knobs.plan()
-    match name:
-        case "fairgate+floor":
-            tiers = policy_of(knobs.tiers, floor=FLOOR).tiers
+    if name == PRIORITY_ENGINES:
+        return Fairgate(policy), served_by("engine-priority", plan)
+    if not name.startswith(HEADROOM):
+        return dispatcher(name, knobs.tiers, policy), served_by(name, plan)
+    policy = headroom_policy(policy)
+    match name.removeprefix(HEADROOM):
+        case "":
+            return Fairgate(policy), plan
+        case "+floor":
+            first, *rest = policy.tiers
+            tiers = (first, *(replace(tier, min_share=FLOOR) for tier in rest))
             return Fairgate(replace(policy, tiers=tiers)), plan
-        case "fairgate+ageing":
+        case "+ageing":
             ageing = Ageing(after_s=AGEING_AFTER_S)
             return Fairgate(replace(policy, ageing=ageing)), plan
-        case "fairgate+engine-priority":
-            return Fairgate(policy), served_by("engine-priority", plan)
         case _:
-            return dispatcher(name, knobs.tiers, policy), served_by(name, plan)
+            raise ValueError(f"unknown dispatcher {name!r}")
+
+
+def headroom_policy(policy: Policy) -> Policy:
+    """What an operator sets before engines that serve first come, first served.
+
+    Such an engine begins tier 0 behind whatever waits inside it, three or four steps late. So no
+    lower tier may take its last slots, nor fill its next step. What that costs the mean, short
+    prompts first give back.
+    """
+    first, *rest = policy.tiers
+    return replace(
+        policy,
+        tiers=(first, *(replace(tier, prefill_limit_s=PREFILL_LIMIT_S) for tier in rest)),
+        headroom_max=HEADROOM_MAX,
+        headroom_decay=HEADROOM_DECAY,
+        within_user="shortest",
+    )
 
 
 def judge_honest(knobs: HonestKnobs, rows: list[Row]) -> list[str]:
     """Fairgate, before engines of both kinds, against the targets and against `FCFS`."""
     by_name = {str(row["dispatcher"]): row for row in rows}
     notes: list[str] = []
-    for name in (FAIRGATE, PRIORITY_ENGINES):
+    for name in (FAIRGATE, HEADROOM, PRIORITY_ENGINES):
         if name in by_name and knobs.tiers == len(TARGETS_S):
             notes += _judged(name, by_name[name], by_name.get(FCFS))
     return notes
