@@ -175,7 +175,7 @@ class Gates:
         slots = replica.slots
         sequences = waiting.request.sequences
         if sequences > 1 and self.policy.sharers > 1:
-            own = ledger.sequences
+            own = replica.ledger.sequences
             if own and own + min(sequences, slots or sequences) > self.share(replica):
                 return Closed.SHARE
         if sequences > 1 and occupied + min(sequences, slots or sequences) > self.limit(replica):
