@@ -349,3 +349,11 @@ def test_a_gate_shut_by_time_alone_opens_for_whoever_ranks_first() -> None:
     script.bounce("w").advance(0.26)
     script.arrive("low", tier=3, prompt_tokens=5_000)
     script.expect_waiting("low").advance(0.5).expect_granted("w")
+
+
+def test_several_sequences_go_at_once_beside_others_on_an_engine_that_has_served() -> None:
+    """How fast it releases counts for them alone: `n: 2` must not fail where all else runs."""
+    tiers = (Tier(name="x", queue_limit=4, patience_s=1e6),)
+    script = Play(one_tier(tiers=tiers)).replica("r", slots=4).arrive("done").start_all()
+    script.finish("done").arrive("beside").start_all()
+    script.arrive("two", sequences=2).expect_granted("two")

@@ -398,7 +398,7 @@ def test_a_kept_replica_is_kept_from_a_newcomer_of_a_higher_tier_once_its_reques
 def test_a_kept_replica_is_kept_from_a_conversation_that_was_there() -> None:
     """Its session would draw it there, past the look at the freest."""
     script = two_tiers(affinity=Affinity(session=9.0))
-    script.arrive("first", tier=0, session="a", excluded=frozenset({"s"})).finish("first")
+    script.crowd("on r", 2, tier=0, session="a", excluded=frozenset({"s"})).finish("on r0")
     reserved_for_big(script).pool().floors.deficits[1] = 1e9
     script.arrive("top", tier=0, session="a").expect_granted("top", on="s")
 
