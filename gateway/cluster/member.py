@@ -75,8 +75,6 @@ class Member:
         self.abroad = Abroad(self)
         self.gateways: dict[str, str] = {name: ""}
         """All that lived when the store was last asked, with what they say about themselves."""
-        self.about = ""
-        """What the others may read of this one."""
         self._seen: dict[str, float] = {}
         """When each gateway was last among them."""
         self.is_apart = False

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from time import monotonic
 from typing import Final
 
@@ -47,6 +48,8 @@ class Seat:
         self._alone_from = float("inf")
         """Before this instant a store that is not there yet is waited for."""
         self._was_degraded = False
+        self.about = ""
+        """What the others may read of this gateway."""
         self.losses = 0
         """How often the store was lost."""
 
@@ -116,7 +119,8 @@ class Seat:
         while True:
             asked_at = self._clock()
             try:
-                standing = await self._lease.beat(self.member.bid(asked_at))
+                bid = replace(self.member.bid(asked_at), about=self.about)
+                standing = await self._lease.beat(bid)
             except LinkError:
                 self._lost()
             else:

@@ -12,6 +12,7 @@ import pytest
 
 from gateway.admin.fellows import KEY, PART, SILENT, Address
 from gateway.cluster.member import Member
+from gateway.cluster.seat import Seat
 from tests.support.gateway import Running, client, eventually, running_gateway
 from tests.support.held_engine import HeldEngine, running_held_engine
 from tests.support.redis_server import running_redis
@@ -38,7 +39,12 @@ class House:
     @property
     def members(self) -> list[Member]:
         """Of each gateway."""
-        return [each.gateway.seat.member for each in self.gateways if each.gateway.seat is not None]
+        return [seat.member for seat in self.seats]
+
+    @property
+    def seats(self) -> list[Seat]:
+        """Of each gateway."""
+        return [each.gateway.seat for each in self.gateways if each.gateway.seat is not None]
 
     @property
     def followers(self) -> list[int]:
@@ -178,17 +184,17 @@ async def test_who_does_not_answer_is_named(house: House) -> None:
     """Half a picture must not look like a whole one."""
     await waiting(house)
     first, second = house.followers
-    asking, silent, leader = (house.members[at] for at in (first, second, house.leader))
+    asking, silent, leader = (house.seats[at] for at in (first, second, house.leader))
     silent.about = Address(url=house.gateways[second].url, machine="another").written()
     leader.about = "what is this?"
     await eventually(
         lambda: (
-            [asking.gateways.get(each.name) for each in (silent, leader)]
+            [asking.member.gateways.get(each.member.name) for each in (silent, leader)]
             == [silent.about, leader.about]
         )
     )
     answer = await house.https[first].get(REQUESTS)
-    assert set(answer.headers[SILENT].split(",")) == {silent.name, leader.name}
+    assert set(answer.headers[SILENT].split(",")) == {silent.member.name, leader.member.name}
     assert [each["user"] for each in answer.json()["data"]] == ["bob", "bob"]
 
 
