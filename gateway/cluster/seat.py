@@ -115,20 +115,35 @@ class Seat:
         while True:
             asked_at = self._clock()
             try:
-                standing = await self._lease.beat(self.member.bid(asked_at))
-            except LinkError:
+                await self._beat(asked_at)
+            except Exception:
+                # Whatever is wrong between gateways, each can serve alone.
+                LOGGER.exception("a heartbeat failed")
                 self._lost()
-            else:
-                self._alone_from = 0.0
-                self._carry_out(self.member.stands(standing, self._clock(), asked_at=asked_at))
-            self._carry_out(self.member.beat(self._clock()))
-            self._tell_if_degraded()
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, asked_at + BEAT_S - self._clock())):
                     await self._hurry.wait()
             self._hurry.clear()
 
+    async def _beat(self, asked_at: float) -> None:
+        try:
+            standing = await self._lease.beat(self.member.bid(asked_at))
+        except LinkError:
+            self._lost()
+        else:
+            self._alone_from = 0.0
+            self._carry_out(self.member.stands(standing, self._clock(), asked_at=asked_at))
+        self._carry_out(self.member.beat(self._clock()))
+        self._tell_if_degraded()
+
     def _heard(self, messages: Sequence[Message]) -> None:
+        try:
+            self._hear(messages)
+        except Exception:
+            LOGGER.exception("what another gateway said was not understood")
+            self._lost()
+
+    def _hear(self, messages: Sequence[Message]) -> None:
         now = self._clock()
         for message in messages:
             self._carry_out(self.member.heard(message, now))
