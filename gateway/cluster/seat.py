@@ -46,6 +46,7 @@ class Seat:
         self._alone_from = float("inf")
         """Before this instant a store that is not there yet is waited for."""
         self._was_degraded = False
+        self._beating: asyncio.Task[None] | None = None
         self.losses = 0
         """How often the store was lost."""
 
@@ -54,7 +55,7 @@ class Seat:
         self._alone_from = self._clock() + JOIN_S
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._transport.run(self._heard, self._lost))
-            tasks.create_task(self._beats())
+            self._beating = tasks.create_task(self._beats())
 
     def retire(self) -> None:
         """Let others lead from now on; everything else goes on."""
@@ -64,6 +65,9 @@ class Seat:
     async def close(self) -> None:
         """Say good-bye, so that nobody has to wait for a lease to end."""
         self._alone_from = float("inf")
+        if self._beating is not None:
+            # A heartbeat after the farewell would say that it is there again.
+            self._beating.cancel()
         with suppress(LinkError, TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await self._lease.beat(self.member.farewell())
