@@ -103,7 +103,8 @@ def told_where(seat: Seat | None, settings: Settings, port: int, berth: Berth | 
     """Tell the others that this gateway listens to operators on `port`; a worker has a socket."""
     if seat is not None:
         sock = None if berth is None else str(berth.socket)
-        seat.about = _where(settings, port, sock)
+        seat.member.about = _where(settings, port, sock)
+        seat.member.sharers_min = 1 if berth is None else berth.of
 
 
 def _where(settings: Settings, port: int, sock: str | None) -> str:

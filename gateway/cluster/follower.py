@@ -14,6 +14,8 @@ RESYNC_S: Final = 0.1
 """Least time between two `Synced` of one pool."""
 HUSH_S: Final = 3 * BEAT_S
 """A leader that was not heard for so long is told everything anew, each heartbeat."""
+EPOCHS_MAX: Final = 1_024
+"""Of more pools that are forgotten, the oldest may be led by anybody."""
 ALONE_AFTER_S: Final = 2.0
 """Without a leader that answers for so long, a gateway decides alone."""
 
@@ -123,3 +125,22 @@ class Follower:
         if self.phase is Phase.FOLLOWING:
             return now - self.heard_at >= ALONE_AFTER_S
         return self.phase is Phase.LOOKING and now - self.since >= ALONE_AFTER_S
+
+
+class Epochs:
+    """Those of pools that were forgotten, so that a leader of the past is not believed there."""
+
+    __slots__ = ("_by_pool",)
+
+    def __init__(self) -> None:
+        self._by_pool: dict[str, int] = {}
+
+    def keep(self, follower: Follower) -> None:
+        """It is forgotten."""
+        self._by_pool[follower.pool] = follower.epoch
+        if len(self._by_pool) > EPOCHS_MAX:
+            del self._by_pool[next(iter(self._by_pool))]
+
+    def of(self, pool: str) -> int:
+        """The highest heard of there, and keep it no longer; 0: none is known."""
+        return self._by_pool.pop(pool, 0)

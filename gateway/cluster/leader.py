@@ -74,8 +74,8 @@ class Leadership:
     """One pool led in one epoch."""
 
     __slots__ = (
-        "_arrivals", "_desk", "_host", "_kept", "awaited", "epoch", "gather_until", "guests",
-        "is_gathering", "is_over", "pool", "resyncs",
+        "_absent", "_arrivals", "_desk", "_host", "_kept", "awaited", "epoch", "gather_until",
+        "guests", "is_gathering", "is_over", "pool", "resyncs",
     )  # fmt: skip
 
     def __init__(
@@ -93,6 +93,8 @@ class Leadership:
         self.is_gathering = True
         self.is_over = False
         self.resyncs = 0
+        self._absent = Guest("", now)
+        """Stands for the missing, with what they had where nothing else shows it."""
         self._arrivals: dict[str, Coming] = {}
         """What waits while nothing is granted yet, by inner id."""
         for gateway in sorted(self.awaited):
@@ -182,6 +184,8 @@ class Leadership:
         for gateway in live:
             if gateway != self._host.name:
                 self._guest(gateway, now)
+        if now - self._absent.heard_at >= GIVE_UP_S:
+            self._disown(self._absent, now)
         for guest in list(self.guests.values()):
             silent_s = now - guest.heard_at
             if silent_s >= GIVE_UP_S or (silent_s >= SILENT_S and guest.gateway not in live):
@@ -224,6 +228,7 @@ class Leadership:
         """Lead no more, after it has stopped: what runs of the guests leaves the scheduler."""
         for guest in list(self.guests.values()):
             self._give_up(guest, now)
+        self._disown(self._absent, now)
 
     def leave(self) -> None:
         """Tell the guests to look for another leader."""
@@ -357,12 +362,15 @@ class Leadership:
             guest, [each for each in guest.ids if each in waiting or each in self._arrivals], now
         )
 
-    def _give_up(self, guest: Guest, now: float) -> None:
+    def _disown(self, guest: Guest, now: float) -> None:
+        """It may live, and what it has may run on."""
         for id in list(guest.ids):
-            # It may live, and what it has may run on.
             self._arrivals.pop(id, None)
             self._host.feed(Disowned(id), now)
             self._close(guest, id)
+
+    def _give_up(self, guest: Guest, now: float) -> None:
+        self._disown(guest, now)
         del self.guests[guest.gateway]
         self.awaited.discard(guest.gateway)
 
@@ -378,6 +386,7 @@ class Leadership:
                 if gateway != self._host.name and (guest is None or not guest.is_synced):
                     for name, sequences in held.items():
                         missing[name] = missing.get(name, 0) + int(sequences)
+            self._absent.heard_at = now
             for name, sequences in missing.items():
                 self._reserve(pool, name, sequences, now)
             take_claims(pool, data["claims"])
@@ -401,7 +410,11 @@ class Leadership:
             sequences=sequences - replica.foreign,
         )
         self._host.feed(Adopted(request=stand_in, replica=name), now)
-        self._host.feed(Disowned(stand_in.id), now)
+        report = replica.report
+        if report is not None and report.running is not None and not replica.is_stale:
+            self._host.feed(Disowned(stand_in.id), now)
+        elif stand_in.id in self._host.scheduler.granted:
+            self._open(self._absent, stand_in.id, stand_in.id)
 
 
 def replace_id(

@@ -16,7 +16,9 @@ from gateway.cluster.ports import (
 )
 
 KEPT_S: Final = 30 * 24 * 3600
-"""How long epochs, checkpoints and the rest outlive the last gateway."""
+"""How long epochs and the rest outlive the last gateway."""
+CHECKPOINT_KEPT_S: Final = 60
+"""Of whoever had how much longer ago, and of what ran then, nothing is left to go by."""
 ABOUT_CHARACTERS_MAX: Final = 4096
 BEAT: Final = Script(Path(__file__).with_name("scripts").joinpath("beat.lua").read_bytes())
 
@@ -48,7 +50,7 @@ class RedisLease:
         wishes = dict.fromkeys(bid.watches, "1") | dict.fromkeys(bid.wants, "2")
         keys = [*self._keys.gateways]
         arguments: list[bytes | str | int] = [bid.gateway, bid.about, int(bid.goes)]
-        arguments += [self._lease_ms, 1000 * KEPT_S]
+        arguments += [self._lease_ms, 1000 * KEPT_S, 1000 * CHECKPOINT_KEPT_S]
         for pool in pools:
             keys += self._keys.of_pool(pool)
             checkpoint = bid.keeps.get(pool, b"")

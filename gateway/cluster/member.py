@@ -11,18 +11,10 @@ from typing import Final
 
 from gateway.cluster.abroad import Abroad, Away
 from gateway.cluster.candidacy import Candidacy
-from gateway.cluster.follower import DECIDES, Follower, Phase
+from gateway.cluster.follower import DECIDES, Epochs, Follower, Phase
 from gateway.cluster.guests import Guest, ranks_after
 from gateway.cluster.leader import Leadership
-from gateway.cluster.messages import (
-    Beat,
-    Decided,
-    Led,
-    Left,
-    Message,
-    Synced,
-    Told,
-)
+from gateway.cluster.messages import Beat, Decided, Led, Left, Message, Synced, Told
 from gateway.cluster.naming import PoolNames
 from gateway.cluster.ports import LEASE_MARGIN_S, LEASE_S, Bid, Leader, Standing
 from gateway.core.messages import (
@@ -80,8 +72,11 @@ class Member:
         self.is_apart = False
         """Whether the store is lost."""
         self.is_leaving = False
+        self.sharers_min = 1
+        """So many gateways there are, as whoever started this one knows."""
         self.resyncs = 0
         self._lease_until = float("-inf")
+        self._epochs = Epochs()
         self._keep_at = float("-inf")
         self._sessions = 0
         self._out: list[Decision] = []
@@ -96,8 +91,7 @@ class Member:
 
     def handle(self, event: Event, now: float) -> list[Decision]:
         """As `Scheduler.handle`, for this gateway's own requests and what it knows of replicas."""
-        if self.led and now >= self._lease_until:
-            self._lose_lease(now)
+        self._lose_lease(now)
         match event:
             case Arrived():
                 self._arrived(event, now)
@@ -132,8 +126,7 @@ class Member:
 
     def bid(self, now: float) -> Bid:
         """What to ask the store for in this heartbeat."""
-        if self.led and now >= self._lease_until:
-            self._lose_lease(now)
+        self._lose_lease(now)
         wants, watches, keeps = [], [], {}
         is_due = now >= self._keep_at
         for pool in self.followers:
@@ -172,6 +165,7 @@ class Member:
         self.is_apart = False
         self._candidacy.answered()
         self._lease_until = asked_at + LEASE_S - LEASE_MARGIN_S
+        self._lose_lease(now)
         for pool, follower in list(self.followers.items()):
             leader = standing.leaders.get(pool)
             if leader is None:
@@ -184,7 +178,7 @@ class Member:
             self._candidacy.taken(pool)
             if leader.gateway != self.name:
                 self._hear_of(follower, leader, now, is_word=False)
-            elif pool not in self._candidacy.leaves:
+            elif pool not in self._candidacy.leaves and now < self._lease_until:
                 self._lead(follower, leader.epoch, standing, now)
         self._share(now)
         return self._taken(now)
@@ -203,8 +197,7 @@ class Member:
 
     def beat(self, now: float) -> list[Decision]:
         """A heartbeat: say that we are there, and look who is not."""
-        if self.led and now >= self._lease_until:
-            self._lose_lease(now)
+        self._lose_lease(now)
         if self.led and self._candidacy.gives_way(self._leaders() & self.gateways.keys()):
             self._hand_over(self.led, now)
         for leadership in list(self.led.values()):
@@ -226,8 +219,7 @@ class Member:
 
     def heard(self, message: Message, now: float) -> list[Decision]:
         """Another gateway says something."""
-        if self.led and now >= self._lease_until:
-            self._lose_lease(now)
+        self._lose_lease(now)
         match message:
             case Told() | Synced() | Beat():
                 leadership = self.led.get(message.pool)
@@ -246,8 +238,8 @@ class Member:
 
     @property
     def sharers(self) -> int:
-        """Gateways that lived lately, this one included."""
-        return max(1, len(self._seen))
+        """Gateways that lived lately, this one included; at least those that are known to."""
+        return max(self.sharers_min, len(self._seen))
 
     # As a host of what is led here.
 
@@ -266,7 +258,7 @@ class Member:
                 self._out.append(decision)
             elif isinstance(decision, Recalled | MoveWanted):
                 # Only whoever sees all that waits knows what should be taken back.
-                self.scheduler.handle(RecallTooLate(decision.request_id), now)
+                self.feed(RecallTooLate(decision.request_id), now)
 
     def deliver(self, decision: Decision) -> None:
         """Tell whoever waits here for it."""
@@ -309,6 +301,7 @@ class Member:
         if isinstance(message, Left):
             if follower.leader == message.sender and follower.epoch == message.epoch:
                 self._turn(follower, Phase.LOOKING, now)
+                follower.is_hushed = True
                 self._candidacy.vacant(message.pool, now)
             return
         leader = Leader(message.sender, message.epoch)
@@ -339,6 +332,7 @@ class Member:
         follower = self.followers.get(pool)
         if follower is None:
             follower = self.followers[pool] = Follower(self.name, pool, now)
+            follower.epoch = self._epochs.of(pool)
             if self.is_apart:
                 follower.enter(Phase.ALONE, now)
         return follower
@@ -428,8 +422,9 @@ class Member:
             self.abroad.bring_home(leadership.pool, leadership.arrivals(), now)
 
     def _lose_lease(self, now: float) -> None:
-        """It was not renewed in time: stop before anybody else can have it."""
-        self._step_down(self.led, now)
+        """If it was not renewed in time: stop before anybody else can have it."""
+        if self.led and now >= self._lease_until:
+            self._step_down(self.led, now)
 
     def _hand_over(self, pools: Iterable[str], now: float) -> None:
         for leadership in self._step_down(pools, now):
@@ -463,7 +458,12 @@ class Member:
         for pool, follower in list(self.followers.items()):
             quiet_s = now - max(follower.heard_at, follower.since)
             if pool not in known and pool not in self.led and quiet_s >= FORGET_AFTER_S:
-                del self.followers[pool]
+                self._part_with(pool)
+
+    def _part_with(self, pool: str) -> None:
+        if (follower := self.followers.pop(pool, None)) is not None:
+            self._epochs.keep(follower)
+        self._candidacy.taken(pool)
 
     def _regrouped(self, now: float) -> None:
         """The pools were formed anew: requests whose pool has another name follow it."""
@@ -472,8 +472,7 @@ class Member:
             return
         self._hand_over(gone & self.led.keys(), now)
         for pool in gone:
-            self.followers.pop(pool, None)
-            self._candidacy.taken(pool)
+            self._part_with(pool)
         self.abroad.regrouped(self._names.by_model, self.followers, now)
         for pool in sorted(self._names.known()):
             self._settle(self._follower(pool, now), now)

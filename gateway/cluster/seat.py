@@ -7,7 +7,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from time import monotonic
 from typing import Final
 
@@ -48,8 +47,7 @@ class Seat:
         self._alone_from = float("inf")
         """Before this instant a store that is not there yet is waited for."""
         self._was_degraded = False
-        self.about = ""
-        """What the others may read of this gateway."""
+        self._beating: asyncio.Task[None] | None = None
         self.losses = 0
         """How often the store was lost."""
 
@@ -58,7 +56,7 @@ class Seat:
         self._alone_from = self._clock() + JOIN_S
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._transport.run(self._heard, self._lost))
-            tasks.create_task(self._beats())
+            self._beating = tasks.create_task(self._beats())
 
     def retire(self) -> None:
         """Let others lead from now on; everything else goes on."""
@@ -68,6 +66,9 @@ class Seat:
     async def close(self) -> None:
         """Say good-bye, so that nobody has to wait for a lease to end."""
         self._alone_from = float("inf")
+        if self._beating is not None:
+            # A heartbeat after the farewell would say that it is there again.
+            self._beating.cancel()
         with suppress(LinkError, TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await self._lease.beat(self.member.farewell())
@@ -119,21 +120,35 @@ class Seat:
         while True:
             asked_at = self._clock()
             try:
-                bid = replace(self.member.bid(asked_at), about=self.about)
-                standing = await self._lease.beat(bid)
-            except LinkError:
+                await self._beat(asked_at)
+            except Exception:
+                # Whatever is wrong between gateways, each can serve alone.
+                LOGGER.exception("a heartbeat failed")
                 self._lost()
-            else:
-                self._alone_from = 0.0
-                self._carry_out(self.member.stands(standing, self._clock(), asked_at=asked_at))
-            self._carry_out(self.member.beat(self._clock()))
-            self._tell_if_degraded()
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, asked_at + BEAT_S - self._clock())):
                     await self._hurry.wait()
             self._hurry.clear()
 
+    async def _beat(self, asked_at: float) -> None:
+        try:
+            standing = await self._lease.beat(self.member.bid(asked_at))
+        except LinkError:
+            self._lost()
+        else:
+            self._alone_from = 0.0
+            self._carry_out(self.member.stands(standing, self._clock(), asked_at=asked_at))
+        self._carry_out(self.member.beat(self._clock()))
+        self._tell_if_degraded()
+
     def _heard(self, messages: Sequence[Message]) -> None:
+        try:
+            self._hear(messages)
+        except Exception:
+            LOGGER.exception("what another gateway said was not understood")
+            self._lost()
+
+    def _hear(self, messages: Sequence[Message]) -> None:
         now = self._clock()
         for message in messages:
             self._carry_out(self.member.heard(message, now))

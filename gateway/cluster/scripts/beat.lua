@@ -3,13 +3,14 @@
 -- milliseconds, so that it grows although Redis may have forgotten everything.
 --
 -- KEYS: gateways (sorted set), abouts (hash), then for each pool: lease, epoch, checkpoint
--- ARGV: gateway, about, '1' where it goes, lease in ms, how long epochs and checkpoints are kept
---       in ms, then for each pool: '1' to give its lease back, checkpoint or '',
+-- ARGV: gateway, about, '1' where it goes, lease in ms, how long epochs are kept in ms, and
+--       checkpoints, then for each pool: '1' to give its lease back, checkpoint or '',
 --       '2' to renew or take it, '1' to look at it, '0' neither, greatest epoch that was seen
 -- Returns {gateways and abouts in turn, {holder, epoch, checkpoint} of each pool}: '' for none;
 --         a checkpoint only where the pool was taken just now.
 local gateways, abouts = KEYS[1], KEYS[2]
-local me, about, goes, lease_ms, kept_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local me, about, goes = ARGV[1], ARGV[2], ARGV[3]
+local lease_ms, kept_ms, checkpoint_ms = ARGV[4], ARGV[5], ARGV[6]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
@@ -34,7 +35,7 @@ redis.call('PEXPIRE', gateways, kept_ms)
 redis.call('PEXPIRE', abouts, kept_ms)
 
 local pools = {}
-local at = 6
+local at = 7
 for first = 3, #KEYS, 3 do
     local lease, epochs, checkpoint = KEYS[first], KEYS[first + 1], KEYS[first + 2]
     local leaves, text, wish, seen = ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
@@ -50,7 +51,7 @@ for first = 3, #KEYS, 3 do
         holder, epoch = '', ''
     end
     if text ~= '' and holder == me then
-        redis.call('SET', checkpoint, text, 'PX', kept_ms)
+        redis.call('SET', checkpoint, text, 'PX', checkpoint_ms)
     end
     if wish == '2' then
         if holder == me then

@@ -1,0 +1,124 @@
+"""The live side of a gateway among several: what goes wrong there ends nothing else."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from gateway.cluster.member import Member
+from gateway.cluster.messages import Led, Message
+from gateway.cluster.ports import BEAT_S, Bid, Standing
+from gateway.cluster.seat import Seat
+from gateway.core.messages import Decision, ReplicaFound
+from gateway.core.scheduler import Scheduler
+from tests.support.script import one_tier
+
+
+class Line:
+    """A transport that only listens."""
+
+    def __init__(self) -> None:
+        self.heard: Callable[[Sequence[Message]], None] | None = None
+        self.is_closed = False
+
+    def post(self, to: str, message: Message) -> None:
+        """Dropped."""
+
+    async def run(
+        self, heard: Callable[[Sequence[Message]], None], lost: Callable[[], None]
+    ) -> None:
+        """Until cancelled."""
+        self.heard = heard
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+        self.is_closed = True
+
+
+class Rules:
+    """A lease that nobody takes; notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.bids: list[Bid] = []
+        self.asked = asyncio.Event()
+        self.slow_s = 0.0
+
+    async def beat(self, bid: Bid) -> Standing:
+        """Answer at once, or when told to."""
+        self.bids.append(bid)
+        self.asked.set()
+        if self.slow_s and not bid.goes:
+            await asyncio.sleep(self.slow_s)
+        return Standing(gateways={"g": "", "h": ""}, leaders={})
+
+
+class Odd(Member):
+    """One whose heartbeats, or whose ears, fail as often as is said."""
+
+    beats_fail = 0
+    ears_fail = 0
+
+    def beat(self, now: float) -> list[Decision]:
+        """Fail, or go on."""
+        if self.beats_fail:
+            self.beats_fail -= 1
+            raise LookupError("a tier that is no more")
+        return super().beat(now)
+
+    def heard(self, message: Message, now: float) -> list[Decision]:
+        """Fail, or go on."""
+        if self.ears_fail:
+            self.ears_fail -= 1
+            raise LookupError("a tier that is no more")
+        return super().heard(message, now)
+
+
+class Set:
+    """A seat with all that it needs, and a clock that runs ahead of the loop's."""
+
+    def __init__(self) -> None:
+        self.line, self.rules = Line(), Rules()
+        self.member = Odd("g", Scheduler(one_tier()), self.line.post)
+        self.now = 100.0
+        self.seat = Seat(
+            self.member,
+            transport=self.line,
+            lease=self.rules,
+            clock=self._clock,
+            carry_out=lambda decisions: None,
+        )
+        found = ReplicaFound(replica="r", models=frozenset({"m"}), slots=1)
+        self.member.handle(found, self.now)
+
+    def _clock(self) -> float:
+        self.now += BEAT_S
+        return self.now
+
+
+@pytest.mark.parametrize("what", ["beats_fail", "ears_fail"])
+async def test_whatever_fails_between_gateways_each_serves_alone(
+    what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process with thousands of streams would end with one odd message."""
+    made = Set()
+    running = asyncio.create_task(made.seat.run())
+    while len(made.rules.bids) < 2:
+        await asyncio.sleep(0)
+    setattr(made.member, what, 1)
+    if what == "ears_fail":
+        assert made.line.heard is not None
+        made.line.heard([Led("h", "m", 1, 0, 0)])
+    else:
+        while made.member.beats_fail:
+            await asyncio.sleep(0)
+    assert made.member.is_apart
+    assert made.seat.is_degraded
+    assert "LookupError" in caplog.text
+    asked = len(made.rules.bids)
+    while len(made.rules.bids) < asked + 2:
+        await asyncio.sleep(0)
+    assert not made.member.is_apart
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
