@@ -110,13 +110,16 @@ class Leadership:
         guest.begin(message.session, now)
         guest.rank(message.tiers, self._host.scheduler.policy)
         listed = {inner_id(guest.gateway, each.request.id): each for each in message.requests}
-        never_got = {id for id in guest.ids if id in self._host.scheduler.granted}
+        # What is granted while the picture is put right may be of what runs there already.
+        guest.is_synced = False
         for id, each in listed.items():
             if each.replica is not None:
                 self._runs(guest, id, each, now)
-                never_got.discard(id)
         self._drop(guest, [each for each in guest.ids if each not in listed], now)
-        for id in [id for id in listed if id in never_got]:
+        granted = self._host.scheduler.granted
+        never_got = [id for id, each in listed.items() if each.replica is None and id in granted]
+        guest.is_synced = True
+        for id in never_got:
             self._take_back(guest, id, now)
         waiting = [each for id, each in listed.items() if not each.replica and id not in guest.ids]
         entered = [

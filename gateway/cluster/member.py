@@ -79,6 +79,7 @@ class Member:
         self._epochs = Epochs()
         self._keep_at = float("-inf")
         self._sessions = 0
+        self._seen_at = float("inf")
         self._out: list[Decision] = []
         self._names = PoolNames()
 
@@ -198,6 +199,7 @@ class Member:
     def beat(self, now: float) -> list[Decision]:
         """A heartbeat: say that we are there, and look who is not."""
         self._lose_lease(now)
+        self._look_at_sleep(now)
         if self.led and self._candidacy.gives_way(self._leaders() & self.gateways.keys()):
             self._hand_over(self.led, now)
         for leadership in list(self.led.values()):
@@ -220,6 +222,7 @@ class Member:
     def heard(self, message: Message, now: float) -> list[Decision]:
         """Another gateway says something."""
         self._lose_lease(now)
+        self._look_at_sleep(now)
         match message:
             case Told() | Synced() | Beat():
                 leadership = self.led.get(message.pool)
@@ -425,6 +428,13 @@ class Member:
         """If it was not renewed in time: stop before anybody else can have it."""
         if self.led and now >= self._lease_until:
             self._step_down(self.led, now)
+
+    def _look_at_sleep(self, now: float) -> None:
+        """What was decided while this gateway stood still may have been given to others since."""
+        slept_s, self._seen_at = now - self._seen_at, now
+        for follower in self.followers.values() if slept_s >= HUSH_S else ():
+            if follower.phase is Phase.FOLLOWING:
+                self._sync(follower, now)
 
     def _hand_over(self, pools: Iterable[str], now: float) -> None:
         for leadership in self._step_down(pools, now):
