@@ -16,6 +16,7 @@ from gateway.admin.door import Lobby
 from gateway.admin.office import Office, homeless_tiers, moves
 from gateway.admin.office_routes import routers
 from gateway.admin.operators import Operators
+from gateway.admin.siblings import siblings_of
 from gateway.api.auth import Asking
 from gateway.api.background import Backgrounds
 from gateway.api.cors import with_cors
@@ -32,32 +33,29 @@ from gateway.api.relay import Relay
 from gateway.api.rules import Rules
 from gateway.api.stored import Places, StoredResponses
 from gateway.api.watch import watch
-from gateway.cluster.joining import joined
-from gateway.cluster.member import Member
-from gateway.cluster.seat import Seat
 from gateway.core.messages import Closed, PolicyChanged, Request, ScaleAdvised
 from gateway.core.policy import Policy
 from gateway.core.scheduler import Scheduler
+from gateway.membership import fellows_of, readiness_of, seated, told_where
 from gateway.runtime.admission import LocalGate
-from gateway.runtime.dispatcher import Dispatcher
+from gateway.runtime.berth import Berth
 from gateway.runtime.lag import LagMeter
 from gateway.runtime.pressure import Pressure, floor_of, memory_limit, resident_bytes
 from gateway.runtime.stalls import is_stalled, stuck
 from gateway.settings import Settings, SettingsError
-from gateway.telemetry.log import RequestLog
+from gateway.telemetry.log import RequestLog, set_log_level
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.process import families_of, refusals_of
 from gateway.telemetry.record import SettledRequest
 from gateway.tenancy.keys import Keyring
 from gateway.tenancy.limits import Limits
-from gateway.tenancy.shared import SharedLimits
 from gateway.tenancy.spending import Spending, Sums
 from gateway.tenancy.store.opening import store_of
 from gateway.tenancy.store.port import Store
 from gateway.tenancy.users import UserNames
 from gateway.upstream.fleet import Fleet
 from gateway.upstream.roster import Roster
-from gateway.vitals import cluster_readiness, counters, gauges
+from gateway.vitals import counters, gauges
 
 LOGGER = logging.getLogger("fairgate.scaling")
 OVERLOAD = logging.getLogger("fairgate.overload")
@@ -73,9 +71,6 @@ BUFFER_BYTES_MIN = 64 << 10
 class Gateway:
     """Everything that lives as long as the process, wired."""
 
-    seat: Seat | None = None  # None: it is on its own
-    _shared_limits: SharedLimits | None = None
-
     def __init__(
         self,
         settings: Settings,
@@ -84,12 +79,15 @@ class Gateway:
         store: Store | None = None,
         wall: Callable[[], float] = time,
         sums: Sums | None = None,
+        berth: Berth | None = None,
     ) -> None:
         """`store`: None: the one that is configured. `wall` tells seconds since 1970.
 
-        `sums` keeps what is spent of budgets; None: the store does.
+        `sums` keeps what is spent of budgets; None: the store does. `berth`: its place, where it
+        is one of several workers.
         """
         self.settings = settings
+        self._berth = berth
         self.clock = clock
         self.wall = wall
         self.limits = Limits(clock, wall)
@@ -97,12 +95,16 @@ class Gateway:
         policy = settings.policy()
         self.scheduler = Scheduler(policy)
         self.metrics = Metrics(self.scheduler, clock, version=__version__)
+        self.siblings = siblings_of(berth, self.metrics.text)
         self._log: RequestLog | None = None
         self.lag = LagMeter(self._looked)
-        self.pressure = Pressure(lag_max_s=settings.bounds.loop_lag_s, memory_max=_memory(settings))
-        self.metrics.tell_also(families_of(gauges(self), counters(self), lambda: self._log))
-        self.metrics.tell_also(refusals_of(self.limits.refusals))
-        self.dispatcher = self._dispatcher()
+        self.pressure = Pressure(
+            lag_max_s=settings.bounds.loop_lag_s, memory_max=self._memory_max()
+        )
+        self.dispatcher, self.seat, self._shared_limits = seated(
+            settings, self.scheduler, self.limits, clock=clock, wall=wall, advised=self._advised
+        )  # fmt: skip
+        self.fellows = fellows_of(self.seat, self.metrics)
         self.doors = Doors()
         self.crowd = Crowd()
         self.operators_crowd = Crowd(OPERATORS_MAX)
@@ -115,40 +117,28 @@ class Gateway:
         self._spending = Spending(self.limits, store if sums is None else sums)
         self._models = models = self._model_table()
         self._users = UserNames(settings.bounds.users_per_tenant, clock, settings.known_users())
-        self._asking = asking = Asking(
-            tier_ranks=_ranks(settings),
-            service_tiers=settings.tier_by_service_tier,
-            users=self._users,
-        )
+        ranks, of_service = _ranks(settings), settings.tier_by_service_tier
+        self._asking = Asking(tier_ranks=ranks, service_tiers=of_service, users=self._users)
         self._rules = Rules(settings.media_urls)
         takes_salt, isolates = self.fleet.takes_cache_salt, settings.cache_isolation
         self._isolation = Isolation(isolates, takes_salt, keyring)
         places, backgrounds = Places(), Backgrounds()
         self.relay = self._relay(policy, places, backgrounds)
-        self._stored = StoredResponses(
-            places=places,
-            fleet=self.fleet,
-            keyring=keyring,
-            asking=asking,
-            cancelled=backgrounds.cancelled,
-        )
+        self._stored = self._stored_responses(places, backgrounds)
         self.operators = self._operators()
         operations = Operations(keyring=keyring, models=models, readiness=self._readiness)
         self._listen(operations, self._stored)
+        self.metrics.tell_also(families_of(gauges(self), counters(self), lambda: self._log))
+        self.metrics.tell_also(refusals_of(self.limits.refusals))
 
-    def _dispatcher(self) -> Dispatcher:
-        redis = self.settings.redis
-        if redis.url is None:
-            return Dispatcher(self.scheduler, self.clock, advised=self._advised)
-        joins = joined(redis.url, prefix=redis.prefix, name=redis.name)
-        self._shared_limits = joins.limits(self.limits, self.clock, self.wall)
-        member = Member(joins.gateway, self.scheduler, joins.transport.post)
-        found = Dispatcher(self.scheduler, self.clock, decider=member, advised=self._advised)
-        self.seat = Seat(
-            member, joins.transport, joins.lease, carry_out=found.carry_out, clock=self.clock
+    def _stored_responses(self, places: Places, backgrounds: Backgrounds) -> StoredResponses:
+        return StoredResponses(
+            places=places,
+            fleet=self.fleet,
+            keyring=self.keyring,
+            asking=self._asking,
+            cancelled=backgrounds.cancelled,
         )
-        self.metrics.tell_also(self.seat.families)
-        return found
 
     def _model_table(self) -> ModelTable:
         settings = self.settings
@@ -172,6 +162,8 @@ class Gateway:
             roster=self.roster,
             wall=self.wall,
             registry=self.office,
+            made_sha256=self._berth.admin_sha256 if self._berth else None,
+            fellows=self.fellows,
         )
 
     def _listen(self, operations: Operations, stored: StoredResponses) -> None:
@@ -181,7 +173,9 @@ class Gateway:
         office = self.office
         lobby = Lobby(
             public,
-            lambda: self.operators.door(public=public, metrics=self.metrics, more=routers(office)),
+            lambda: self.operators.door(
+                public=public, metrics=self.siblings.metrics, more=routers(office)
+            ),
         )
         self.furnish: Callable[[], object] = lobby.furnish
         """Makes at once what would else be made for the first operator who comes."""
@@ -190,6 +184,8 @@ class Gateway:
         self.asgi = with_cors(front, listen.cors_origins)
         self.asgi_of_operators: ASGIApp | None = lobby if is_apart else None
         """For the listener of operators, where they have one of their own."""
+        self.asgi_of_siblings: ASGIApp = lobby
+        """For the other workers of this machine."""
         self.surplus: ASGIApp = front.surplus
         """For connections beyond the bound."""
 
@@ -257,7 +253,7 @@ class Gateway:
         such in `homeless_to`.
         """
         old = self.settings
-        changed = _changed_keys(old, settings)
+        changed = settings.differs_from(old)
         settings = settings.model_copy(update={name: getattr(old, name) for name in FIXED})
         homeless = homeless_tiers(old, settings)
         if homeless and homeless_to is None:
@@ -280,9 +276,9 @@ class Gateway:
         self.operators.configure(settings)
         self._forget_empty()
         self.bound_connections(self._connections_possible)
-        self.pressure.configure(lag_max_s=settings.bounds.loop_lag_s, memory_max=_memory(settings))
+        self.pressure.configure(lag_max_s=settings.bounds.loop_lag_s, memory_max=self._memory_max())
         if settings.sources is not old.sources:
-            set_log_level(settings)
+            set_log_level(settings.log.level)
             self._open_log()
         for name in sorted(changed & FIXED):
             RELOADS.warning("%s cannot change while running: it stays as it is", name)
@@ -323,12 +319,21 @@ class Gateway:
             self.clock(),
             is_leaving=self.doors.is_leaving,
             store_error=self.office.fault,
-            cluster=None if self.seat is None else cluster_readiness(self.seat),
+            cluster=readiness_of(self.seat),
         )
 
-    def announce(self) -> None:
-        """Not ready any more; what comes is served all the same."""
-        self.doors.announce()
+    @property
+    def is_ready(self) -> bool:
+        """Whether traffic should come here."""
+        return self._readiness().ready
+
+    def announce(self, *, is_replaced: bool = False) -> None:
+        """Not ready any more, unless another one took its place; what comes is served all the same.
+
+        Each connection ends with its next answer. Others lead from now on.
+        """
+        if not is_replaced:
+            self.doors.announce()
         if self.seat is not None:
             self.seat.retire()
         self.crowd.is_leaving = self.operators_crowd.is_leaving = True
@@ -402,6 +407,7 @@ class Gateway:
                 self.fleet.close()
                 self.dispatcher.close()
                 self.lag.stop()
+                self.siblings.close()
                 if self._log is not None:
                     await asyncio.to_thread(self._log.close)
 
@@ -464,6 +470,16 @@ class Gateway:
         replica = self.scheduler.replicas.get(name)
         return replica is not None and replica.slots is None and bool(replica.ledger.grants)
 
+    def _memory_max(self) -> int | None:
+        """Bytes that this process may use; the workers of one machine share what it has."""
+        return self.settings.bounds.memory or memory_limit(
+            sharers=self._berth.of if self._berth else 1
+        )
+
+    def listens_at(self, port: int) -> None:
+        """Operators are listened to on this port: the other gateways are told so."""
+        told_where(self.seat, self.settings, port, self._berth)
+
     def _advised(self, advice: ScaleAdvised) -> None:
         self.metrics.advised(advice.models, advice.replicas)
         self.operators.advised(advice)
@@ -477,24 +493,5 @@ class Gateway:
             self._log.add(record)
 
 
-def set_log_level(settings: Settings) -> None:
-    """Of our own messages."""
-    logging.getLogger("fairgate").setLevel(settings.log.level.upper())
-
-
-def _memory(settings: Settings) -> int | None:
-    return settings.bounds.memory or memory_limit()
-
-
 def _ranks(settings: Settings) -> dict[str, int]:
     return {name: rank for rank, name in enumerate(settings.tier_names)}
-
-
-def _changed_keys(old: Settings, new: Settings) -> frozenset[str]:
-    """The top-level keys that differ."""
-    fields = type(old).model_fields
-    return frozenset(
-        field.alias or name
-        for name, field in fields.items()
-        if getattr(old, name) != getattr(new, name)
-    )

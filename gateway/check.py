@@ -13,6 +13,8 @@ from typing import Literal
 from rich.console import Console
 from rich.text import Text
 
+from gateway.cluster.connect import NoRedisError
+from gateway.cluster.joining import looked_at
 from gateway.settings import DnsLookup, Settings
 from gateway.upstream.discovery import DnsWatch, Resolve, resolved_by_system
 from gateway.upstream.probe import Probe
@@ -62,8 +64,8 @@ async def probed(address: ReplicaAddress) -> ReplicaStatus:
 async def check(
     settings: Settings, *, probe_once: ProbeOnce = probed, resolve: Resolve = resolved_by_system
 ) -> list[Finding]:
-    """All findings: the exposure, then each replica, then each configured model."""
-    findings = _exposure(settings)
+    """All findings: the exposure, Redis, then each replica, then each configured model."""
+    findings = _exposure(settings) + await _redis(settings)
     addresses = list(settings.addresses())
     for lookup in settings.lookups():
         found, more = await _looked_up(lookup, resolve)
@@ -107,6 +109,21 @@ def _exposure(settings: Settings) -> list[Finding]:
         Finding("warning", where, "without keys: open to everybody who can reach it",
                 "configure keys, or listen on 127.0.0.1")
     ]  # fmt: skip
+
+
+async def _redis(settings: Settings) -> list[Finding]:
+    """Whether several gateways could be one over it."""
+    url = settings.redis.url
+    if url is None:
+        return []
+    try:
+        where, facts = await looked_at(url, prefix=settings.redis.prefix)
+    except (NoRedisError, OSError) as error:
+        hint = "without it each gateway is on its own, with its part of every limit"
+        return [Finding("error", "redis", str(error), hint)]
+    version = ".".join(map(str, facts.version))
+    found = [Finding("ok", where, f"Redis {version}, {facts.eviction}")]
+    return found + [Finding("warning", where, warning) for warning in facts.warnings()]
 
 
 async def _looked_up(lookup: DnsLookup, resolve: Resolve) -> tuple[Finding, list[ReplicaAddress]]:

@@ -74,9 +74,12 @@ def serve(
         str | None,
         typer.Option(help="URL of the Redis over which several gateways act as one."),
     ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, max=64, help="Processes on one port; above 1 it needs Redis.")
+    ] = 1,
 ) -> None:
     """Run the gateway."""
-    from gateway.server import serve as run
+    from gateway.runtime.berth import berth_in
     from gateway.settings import load_settings
 
     path = config or Path(os.environ.get("FAIRGATE_CONFIG", ""))
@@ -96,7 +99,18 @@ def serve(
         return load_settings(config=config, environ=os.environ, overrides=overrides)
 
     # Without a file there is nothing to read again, and a terminal that goes ends what it started.
-    run(settings, load if path.name or settings.log.requests else None)
+    reads_again = bool(path.name or settings.log.requests)
+    worker = berth_in(os.environ)
+    if worker is None and workers > 1:
+        from gateway.workers import objection, supervise
+
+        if why_not := objection(settings, workers):
+            sys.stderr.write(f"{why_not}\n")
+            raise typer.Exit(2)
+        raise typer.Exit(supervise(settings, workers, hears_again=reads_again))
+    from gateway.server import serve as run
+
+    run(settings, load if reads_again else None, worker)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""Running the gateway on uvicorn: sockets, signals and what is printed at the start."""
+"""Running the gateway on uvicorn: sockets and signals, as one process or as one of several."""
 
 import asyncio
 import logging
@@ -16,19 +16,22 @@ from rich.console import Console
 from starlette.types import ASGIApp
 from uvicorn.config import STARTUP_FAILURE
 
-from gateway import __version__
+from gateway.announced import announce
 from gateway.api.crowd import ClientConfig
 from gateway.api.inbound import ClientConnection
-from gateway.app import Gateway, set_log_level
+from gateway.app import Gateway
+from gateway.runtime.berth import Berth, Report
 from gateway.runtime.collector import calm_collector
 from gateway.runtime.descriptors import connections_for, open_now, raised_limit
+from gateway.runtime.listening import BACKLOG, adopted, is_listening
 from gateway.runtime.shutdown import leave
+from gateway.runtime.supervisor import ROLL
 from gateway.settings import Settings, SettingsError
+from gateway.telemetry.log import set_log_level
 
 LOGGER = logging.getLogger("fairgate.server")
 CLIENT_KEEPALIVE_S = 75
 """Longer than the idle time of common client pools, so that they close first."""
-BACKLOG = 2_048
 FLUSH_S = 5.0
 """After its last answer a client may take so long to read the rest of it."""
 STEP_S = 0.02
@@ -41,6 +44,8 @@ BODY_S = 300.0
 """A client may take so long to send a body; for a head it has its idle time."""
 HURRY_S = 1.0
 """A second signal ends the process within this time, whatever hangs."""
+FOLLOWS_S = 10.0
+"""A worker that follows another one takes nothing before it can serve; at most so long."""
 
 
 class GatewayServer(uvicorn.Server):
@@ -56,10 +61,13 @@ class GatewayServer(uvicorn.Server):
         *,
         last_resort: Callable[[float, int], None] = lambda _s, _status: None,
         load: Callable[[], Settings] | None = None,
+        berth: Berth | None = None,
+        report: Report | None = None,
     ) -> None:
         """`last_resort(s, status)` sees to it that the process ends within `s` seconds.
 
         `load` reads the settings again, on SIGHUP and in a thread; None: the signal is not ours.
+        `berth` and `report`: where it is one of several workers, its place, and who waits for it.
         """
         super().__init__(config)
         self.operators_state = uvicorn.server.ServerState()
@@ -68,6 +76,12 @@ class GatewayServer(uvicorn.Server):
         self._gateway = gateway
         self._last_resort = last_resort
         self._load = load
+        self._berth = berth
+        self._report = report
+        self._siblings: asyncio.AbstractServer | None = None
+        """The listener for the other workers of this machine."""
+        self._is_replaced = False
+        """Whether another worker has its place."""
         self._loading: asyncio.Task[None] | None = None
         self._is_stale = False
         """Whether the settings changed again while they were read."""
@@ -79,35 +93,69 @@ class GatewayServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen."""
         self._loop = asyncio.get_running_loop()
-        await super().startup(sockets)
+        follows = sockets is not None and any(map(is_listening, sockets))
+        await super().startup([] if follows else sockets)
+        if sockets is not None and follows:
+            await self._until(lambda: self._gateway.is_ready or self._is_told, FOLLOWS_S)
+            made = self._made(self.config, self.server_state)
+            for each in sockets:
+                self.servers.append(
+                    await self._loop.create_server(made, sock=each, backlog=self.config.backlog)
+                )
         if self._gateway.asgi_of_operators is not None:
             await self._listen_to_operators(self._gateway.asgi_of_operators)
+        self._gateway.listens_at(self.servers[-1].sockets[0].getsockname()[1])
         if self._load is not None:
             self._loop.add_signal_handler(signal.SIGHUP, self.reload)
+        if self._berth is not None:
+            await self._work_in(self._berth)
 
     async def _listen_to_operators(self, app: ASGIApp) -> None:
         """A second listener in this process; it ends with the first."""
-        port = self._gateway.settings.listen.admin_port
+        loop, port = asyncio.get_running_loop(), self._gateway.settings.listen.admin_port
         config = operators_config(self._gateway, app, host=self.config.host, port=port or 0)
         config.load()
-
-        def made() -> asyncio.Protocol:
-            connection = ClientConnection(
-                config, self.operators_state, self.lifespan.state, asyncio.get_running_loop()
-            )
-            return cast(asyncio.Protocol, connection)
-
+        made = self._made(config, self.operators_state)
         try:
-            listener = await asyncio.get_running_loop().create_server(
-                made, host=config.host, port=config.port, backlog=config.backlog
-            )
+            if self._berth is None:
+                listener = await loop.create_server(
+                    made, host=config.host, port=config.port, backlog=config.backlog
+                )
+                self.servers.append(listener)
+                return
+            for each in adopted(self._berth.operators):
+                self.servers.append(
+                    await loop.create_server(made, sock=each, backlog=config.backlog)
+                )
         except OSError as error:
             LOGGER.error("operators cannot be listened to: %s", error)
             for server in self.servers:
                 server.close()
             await self.lifespan.shutdown()
             sys.exit(STARTUP_FAILURE)
-        self.servers.append(listener)
+
+    async def _work_in(self, berth: Berth) -> None:
+        """Listen to the siblings and to whoever is above, which is told that this one serves."""
+        loop = asyncio.get_running_loop()
+        config = operators_config(self._gateway, self._gateway.asgi_of_siblings, host="", port=0)
+        config.load()
+        made = self._made(config, self.operators_state)
+        self._siblings = await loop.create_unix_server(made, path=str(berth.socket))
+        loop.add_signal_handler(ROLL, self.step_aside)
+        berth.watch(lambda: os.kill(os.getpid(), signal.SIGTERM))
+        if self._report is not None:
+            self._report.serves()
+
+    def _made(
+        self, config: uvicorn.Config, state: uvicorn.server.ServerState
+    ) -> Callable[[], asyncio.Protocol]:
+        """What makes the connections of one listener."""
+        loop, lifespan = asyncio.get_running_loop(), self.lifespan
+
+        def made() -> asyncio.Protocol:
+            return cast(asyncio.Protocol, ClientConnection(config, state, lifespan.state, loop))
+
+        return made
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal came: leave in steps; at once if it is the second, or nothing runs yet.
@@ -138,9 +186,19 @@ class GatewayServer(uvicorn.Server):
         else:
             self._is_stale = True
 
+    def step_aside(self) -> None:
+        """Another worker has this one's place: accept nothing more, and leave."""
+        self._is_replaced = True
+        for server in self.servers:
+            server.close()
+        self.leave(self._gateway.settings.shutdown.lag_s)
+
     def announce(self) -> None:
-        """Not ready any more; each connection ends with its next answer."""
-        self._gateway.announce()
+        """Each connection ends with its next answer; not ready any more, unless it is replaced.
+
+        To the outside the workers of one port are one: a load balancer must not turn from them all.
+        """
+        self._gateway.announce(is_replaced=self._is_replaced)
 
     def refuse(self) -> None:
         """Nothing new comes in; connections on which nothing is asked are closed."""
@@ -174,7 +232,7 @@ class GatewayServer(uvicorn.Server):
                     await task
         if not self.force_exit:
             self._last_resort(FLUSH_S + TASKS_S + LIFESPAN_S + HURRY_S, self.status)
-        for server in self.servers:
+        for server in (*self.servers, *([self._siblings] if self._siblings else [])):
             server.close()
         for each in sockets or []:
             each.close()
@@ -272,25 +330,33 @@ def _config(app: ASGIApp, *, host: str, port: int) -> ClientConfig:
     )
 
 
-def serve(settings: Settings, load: Callable[[], Settings] | None = None) -> None:
+def serve(
+    settings: Settings,
+    load: Callable[[], Settings] | None = None,
+    worker: tuple[Berth, Report] | None = None,
+) -> None:
     """Serve until stopped. Blocks. SystemExit where it did not end as it should.
 
-    `load` reads the settings again, on SIGHUP.
+    `load` reads the settings again, on SIGHUP. `worker`: this process is one of several.
     """
     if load is not None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is somebody to hear it
+    berth, report = worker or (None, None)
     _set_up_logging(settings)
-    gateway = Gateway(settings)
+    gateway = Gateway(settings, berth=berth)
     host, port = settings.listen.host, settings.listen.port
     gateway.furnish()
-    _announce(gateway, Console(stderr=True))
+    if berth is None:
+        announce(settings, Console(stderr=True), gateway.operators.made_key)
     calm_collector()
     limit = raised_limit()
     gateway.bound_connections(connections_for(limit, open_now()))
     LOGGER.info("at most %d connections of clients (%d open files)", gateway.crowd.most, limit)
     config = server_config(gateway, host=host, port=port)
-    server = GatewayServer(config, gateway, last_resort=_exit_within, load=load)
-    server.run()
+    server = GatewayServer(
+        config, gateway, last_resort=_exit_within, load=load, berth=berth, report=report
+    )
+    server.run(None if berth is None else adopted(berth.sockets))
     if server.status:
         raise SystemExit(server.status)
 
@@ -301,20 +367,7 @@ def _exit_within(seconds: float, status: int) -> None:
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-def _announce(gateway: Gateway, console: Console) -> None:
-    settings = gateway.settings
-    base = f"http://{settings.listen.host}:{settings.listen.port}"
-    apart = settings.listen.admin_port
-    docs = base if apart is None else f"http://{settings.listen.host}:{apart}"
-    console.print(f"fairgate {__version__} on {base}  (docs: {docs}/docs)")
-    if settings.is_open:
-        console.print("open mode: no API key is configured, so only this machine is served")
-    made = gateway.operators.made_key
-    if made is not None and not settings.is_local:
-        console.print(f"admin key for /admin, /metrics and /docs, made for this run: {made}")
-
-
 def _set_up_logging(settings: Settings) -> None:
     """Of others only warnings: httpx would tell of each probe."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    set_log_level(settings)
+    set_log_level(settings.log.level)

@@ -111,6 +111,14 @@ class Settings(Document):
         """Whether only this machine can reach the gateway."""
         return is_loopback(self.listen.host)
 
+    def differs_from(self, other: "Settings") -> frozenset[str]:
+        """The top-level keys that are not the same."""
+        return frozenset(
+            field.alias or name
+            for name, field in type(self).model_fields.items()
+            if getattr(self, name) != getattr(other, name)
+        )
+
     def known_users(self) -> frozenset[tuple[str, str]]:
         """All (tenant, user) pairs that the file names."""
         of_tenants = {(tenant.name, user) for tenant in self.tenants for user in tenant.users}

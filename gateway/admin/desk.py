@@ -7,6 +7,7 @@ from fastapi import Request
 
 from gateway.admin.door import ATTEMPT, REQUEST_ID, WHO
 from gateway.admin.events import Happenings
+from gateway.admin.fellows import Fellows
 from gateway.admin.idempotency import Attempt
 from gateway.admin.registry import Registry
 from gateway.admin.upstreams import Upstreams
@@ -25,6 +26,8 @@ class Desk:
 
     scheduler: Scheduler
     tell: Callable[[Event], None]
+    place_of: Callable[[str], tuple[int, float | None]]
+    """(position, expected wait in seconds) of a waiting request; (0, None) otherwise."""
     relay: Relay
     fleet: Fleet
     roster: Roster
@@ -32,6 +35,8 @@ class Desk:
     settings: Callable[[], Settings]
     happenings: Happenings
     upstreams: Upstreams
+    fellows: Fellows
+    """The other gateways of the cluster."""
     clock: Callable[[], float]
     """Seconds of the scheduler's clock."""
     wall: Callable[[], float]

@@ -3,7 +3,7 @@
 It follows the settings; which listener it stands behind is decided by whoever serves it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from secrets import token_hex, token_urlsafe
 
 from fastapi import APIRouter, FastAPI
@@ -12,15 +12,16 @@ from gateway.admin import routes
 from gateway.admin.desk import Desk
 from gateway.admin.door import Door
 from gateway.admin.events import Happenings
+from gateway.admin.fellows import Fellows, NoFellows
 from gateway.admin.guard import ADMIN, AdminKey, Guard
 from gateway.admin.registry import Registry, drained_names
 from gateway.admin.replica_watch import ReplicaWatch
+from gateway.admin.siblings import Headers
 from gateway.admin.upstreams import Upstreams
 from gateway.api.relay import Relay
 from gateway.core.messages import DrainAsked, ScaleAdvised
 from gateway.runtime.dispatcher import Dispatcher
 from gateway.settings import Settings
-from gateway.telemetry.metrics import Metrics
 from gateway.tenancy.keys import key_hash
 from gateway.upstream.fleet import Fleet
 from gateway.upstream.roster import Roster
@@ -42,10 +43,16 @@ class Operators:
         roster: Roster,
         wall: Callable[[], float],
         registry: Registry,
+        made_sha256: str | None = None,
+        fellows: Fellows | None = None,
     ) -> None:
+        """`made_sha256`: hash of a key that was made for this run by whoever started it.
+
+        `fellows`: the other gateways of the cluster; None: there is none.
+        """
         self._settings = settings
         made = f"fgadm-{token_urlsafe(KEY_BYTES)}"
-        self._made_sha256 = key_hash(made.encode("ascii"))
+        self._made_sha256 = made_sha256 or key_hash(made.encode("ascii"))
         self.made_key = None if _is_configured(settings) else made
         """An admin key that was made for this run; None where one is configured."""
         self._tell = dispatcher.tell
@@ -62,6 +69,7 @@ class Operators:
         self.desk = Desk(
             scheduler=dispatcher.scheduler,
             tell=dispatcher.tell,
+            place_of=dispatcher.place_of,
             relay=relay,
             fleet=fleet,
             roster=roster,
@@ -69,11 +77,18 @@ class Operators:
             settings=lambda: self._settings,
             happenings=self.happenings,
             upstreams=self._upstreams,
+            fellows=fellows or NoFellows(),
             clock=dispatcher.clock,
             wall=wall,
         )
 
-    def door(self, *, public: FastAPI, metrics: Metrics, more: Iterable[APIRouter] = ()) -> Door:
+    def door(
+        self,
+        *,
+        public: FastAPI,
+        metrics: Callable[[Headers], Awaitable[bytes]],
+        more: Iterable[APIRouter] = (),
+    ) -> Door:
         """The way in; see `routes.door`."""
         return routes.door(
             self.desk, public=public, metrics=metrics, guard=self._guard, more=more

@@ -1,21 +1,23 @@
 """The operators' pages: metrics, and what may be asked as a document and as a page."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 
 from gateway.admin.problems import documented
-from gateway.telemetry.metrics import Metrics
+from gateway.admin.siblings import Headers
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SAMPLE = 'fairgate_flow_control_queue_size{tier="standard",model="llama-3-8b"} 3\n'
 
 
-def router(metrics: Metrics, document: Callable[[], dict[str, Any]]) -> APIRouter:
-    """`/metrics`, `/docs` and `/openapi.json`."""
+def router(
+    metrics: Callable[[Headers], Awaitable[bytes]], document: Callable[[], dict[str, Any]]
+) -> APIRouter:
+    """`/metrics`, `/docs` and `/openapi.json`. `metrics` is told who asks, in headers."""
     routes = APIRouter(tags=["pages"])
 
     @routes.get(
@@ -23,8 +25,8 @@ def router(metrics: Metrics, document: Callable[[], dict[str, Any]]) -> APIRoute
         response_class=PlainTextResponse,
         responses={**documented(), 200: {"content": {"text/plain": {"example": SAMPLE}}}},
     )  # fmt: skip
-    async def metrics_text() -> Response:
-        return Response(metrics.text(), media_type=METRICS_TYPE)
+    async def metrics_text(request: Request) -> Response:
+        return Response(await metrics(request.headers.raw), media_type=METRICS_TYPE)
 
     @routes.get(
         "/docs", summary="This document as a page", response_class=HTMLResponse,

@@ -7,10 +7,11 @@ import asyncio
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.desk import Desk
+from gateway.admin.fellows import Inquiry
 from gateway.admin.paging import Listing, Page, page_of
 from gateway.admin.problems import documented
 from gateway.core.flows import Waiting
@@ -86,10 +87,12 @@ class Group:
 
 def router(desk: Desk) -> APIRouter:
     """The route `/queues`."""
-    routes = APIRouter(prefix="/queues", tags=["queues"])
+    routes, inquiry = APIRouter(prefix="/queues", tags=["queues"]), Inquiry(desk.fellows)
 
     @routes.get("", summary="What waits, by model, tier, tenant and user", responses=documented())
-    async def queues(asked: Annotated[QueuesAsked, Query()]) -> Listing[QueueView]:
+    async def queues(
+        asked: Annotated[QueuesAsked, Query()], request: Request, response: Response
+    ) -> Listing[QueueView]:
         groups = await grouped(desk.scheduler, asked)
         now = desk.clock()
         # Who left while others were counted has no place any more.
@@ -98,7 +101,11 @@ def router(desk: Desk) -> APIRouter:
             here, asked, key=lambda each: each.key,
             view=lambda each: _view(desk.scheduler, each, now),
         )  # fmt: skip
-        return Listing[QueueView](**found)
+        return await inquiry.together(
+            request, response, Listing[QueueView](**found),
+            page=asked, view=QueueView, key=lambda each: _place(desk.scheduler, each),
+            joined=_joined,
+        )  # fmt: skip
 
     return routes
 
@@ -115,6 +122,26 @@ async def grouped(state: State, asked: QueuesAsked) -> list[Group]:
             if waiting.ticket and _is_asked(state, waiting, asked):
                 _add(groups, waiting)
     return list(groups.values())
+
+
+def _place(state: State, view: QueueView) -> tuple[str, int, str, str]:
+    """Where it stands in the list, by what is told of it."""
+    names = [tier.name for tier in state.policy.tiers]
+    tier = names.index(view.tier) if view.tier in names else len(names)
+    return (view.model, tier, view.tenant, view.user)
+
+
+def _joined(first: QueueView, second: QueueView) -> QueueView:
+    """The same users' requests at two gateways, while each of them decides for itself."""
+    most = max(first, second, key=lambda each: each.waiting)
+    return most.model_copy(
+        update={
+            "waiting": first.waiting + second.waiting,
+            "held": first.held + second.held,
+            "waiting_cost": first.waiting_cost + second.waiting_cost,
+            "oldest_wait_s": max(first.oldest_wait_s, second.oldest_wait_s),
+        }
+    )
 
 
 def _is_asked(state: State, waiting: Waiting, asked: QueuesAsked) -> bool:

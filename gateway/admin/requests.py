@@ -5,11 +5,12 @@ A request has the id that its client was told as `x-request-id`. Its prompt is n
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.desk import Desk
 from gateway.admin.explanations import STATE_TEXT, ExplanationView, State, rendered
+from gateway.admin.fellows import PICTURE, Inquiry, key_in, part_of
 from gateway.admin.paging import Listing, Page, page_of
 from gateway.admin.problems import NotFoundError, documented
 from gateway.api.life import Life
@@ -78,42 +79,77 @@ class RequestsAsked(Page):
 def router(desk: Desk) -> APIRouter:
     """The routes under `/requests`."""
     routes, line = APIRouter(prefix="/requests", tags=["requests"]), Line(desk)
+    inquiry = Inquiry(desk.fellows)
+    _add_reads(routes, line, inquiry)
+    _add_ends(routes, line, inquiry)
+    return routes
 
+
+def _add_reads(routes: APIRouter, line: "Line", inquiry: Inquiry) -> None:
     @routes.get("", summary="The requests that wait and run", responses=documented())
-    async def requests(asked: Annotated[RequestsAsked, Query()]) -> Listing[RequestView]:
-        found = page_of(
-            line.asked(asked), asked, key=lambda each: (each.began_at, each.request_id),
-            view=line.view,
+    async def requests(
+        asked: Annotated[RequestsAsked, Query()], request: Request, response: Response
+    ) -> Listing[RequestView]:
+        found = page_of(line.asked(asked), asked, key=line.place, view=line.view)
+        return await inquiry.together(
+            request, response, Listing[RequestView](**found),
+            page=asked, view=RequestView, key=lambda each: (each.arrived_at, each.id),
         )  # fmt: skip
-        return Listing[RequestView](**found)
 
     @routes.get("/{request_id}", summary="One request", responses=documented(404))
-    async def request(request_id: RequestId) -> RequestView:
-        return line.view(line.find(request_id))
+    async def one(request_id: RequestId, request: Request, response: Response) -> RequestView:
+        life = line.found(request_id)
+        if life is not None:
+            return line.view(life)
+        answer = await inquiry.elsewhere(request, response)
+        if answer is None:
+            raise NotFoundError("request", request_id)
+        return RequestView.model_validate(answer.json())
 
     @routes.get(
         "/{request_id}/explain", summary="Why a request waits, or where it runs",
         responses=documented(404),
     )  # fmt: skip
-    async def explained(request_id: RequestId) -> ExplanationView:
-        return line.explain(line.find(request_id))
+    async def explained(
+        request_id: RequestId, request: Request, response: Response
+    ) -> ExplanationView:
+        key, life = key_in(request), line.found(request_id)
+        if key is not None and part_of(request) == PICTURE:
+            return line.explain_key(key, request_id)
+        if life is None:
+            answer = await inquiry.elsewhere(request, response)
+            if answer is None:
+                raise NotFoundError("request", request_id)
+            return ExplanationView.model_validate(answer.json())
+        pictured = await inquiry.pictured(request, response, life.model, life.attempt_id)
+        if pictured is None:
+            return line.explain(life)
+        return ExplanationView.model_validate(pictured.json())
+
+
+def _add_ends(routes: APIRouter, line: "Line", inquiry: Inquiry) -> None:
+    async def ended(request_id: str, request: Request, response: Response) -> None:
+        life = line.found(request_id)
+        if life is not None:
+            life.end(CancelledByOperatorError())
+        elif await inquiry.elsewhere(request, response) is None:
+            raise NotFoundError("request", request_id)
 
     @routes.post(
         "/{request_id}/cancel", summary="End a request; its client is told, and not to retry",
         responses=documented(404, 409, 422, 503),
     )  # fmt: skip
-    async def cancel(request_id: RequestId) -> Ended:
-        line.find(request_id).end(CancelledByOperatorError())
+    async def cancel(request_id: RequestId, request: Request, response: Response) -> Ended:
+        await ended(request_id, request, response)
         return Ended(id=request_id)
 
     @routes.delete(
         "/{request_id}", status_code=204, summary="The same as `cancel`", responses=documented(404)
     )
-    async def delete(request_id: RequestId) -> Response:
-        line.find(request_id).end(CancelledByOperatorError())
-        return Response(status_code=204)
-
-    return routes
+    async def delete(request_id: RequestId, request: Request) -> Response:
+        response = Response(status_code=204)
+        await ended(request_id, request, response)
+        return response
 
 
 class Line:
@@ -121,25 +157,34 @@ class Line:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
+        self._ahead_s = desk.wall() - desk.clock()
+        """Once and for all: the place of a request in the list must not change."""
 
     def asked(self, asked: RequestsAsked) -> list[Life]:
         """Those that are asked for, in no order."""
         return [life for life in list(self._desk.relay.lives) if self._is_asked(life, asked)]
 
-    def find(self, request_id: str) -> Life:
-        """One of them. Raises NotFoundError."""
+    def found(self, request_id: str) -> Life | None:
+        """One of them; None: it is not here."""
         for life in self._desk.relay.lives:
             if life.request_id == request_id and life.asked is not None:
                 return life
-        raise NotFoundError("request", request_id)
+        return None
+
+    def place(self, life: Life) -> tuple[float, str]:
+        """Where it stands in the list, which is that of several gateways."""
+        return (round(life.began_at + self._ahead_s, 3), life.request_id)
 
     def state(self, life: Life) -> State:
         """What it does."""
-        scheduler = self._desk.scheduler
-        waiting = scheduler.waiting.get(life.attempt_id)
+        scheduler, fellows = self._desk.scheduler, self._desk.fellows
+        key = fellows.key_here(life.attempt_id)
+        waiting = scheduler.waiting.get(key)
         if waiting is not None:
             return "waiting" if waiting.holder is None else "held"
-        return "running" if life.attempt_id in scheduler.granted else "ending"
+        if key in scheduler.granted:
+            return "running"
+        return "waiting" if fellows.waits(life.attempt_id) else "ending"
 
     def view(self, life: Life) -> RequestView:
         """As it is told."""
@@ -147,8 +192,8 @@ class Line:
         asked, call = life.asked, life.call
         assert asked is not None
         assert call is not None
-        granted = desk.scheduler.granted.get(life.attempt_id)
-        place = desk.scheduler.place_of(life.attempt_id, now)
+        granted = desk.scheduler.granted.get(desk.fellows.key_here(life.attempt_id))
+        position, _ = desk.place_of(life.attempt_id)
         waited_s = now - life.began_at if state in ("waiting", "held") else life.waited_s
         return RequestView(
             id=life.request_id,
@@ -158,10 +203,10 @@ class Line:
             tier=desk.scheduler.policy.tiers[asked.tier].name,
             tenant=asked.tenant,
             user=asked.user,
-            arrived_at=round(desk.wall_at(life.began_at), 3),
+            arrived_at=self.place(life)[0],
             age_s=round(now - life.began_at, 3),
             waited_s=round(waited_s, 3),
-            position=None if place is None else place[0],
+            position=position or None,
             replica=None if granted is None else granted[1].name,
             streams=call.streams,
             attempts=life.attempts,
@@ -174,7 +219,8 @@ class Line:
     def explain(self, life: Life) -> ExplanationView:
         """Why it waits, or where it runs."""
         desk = self._desk
-        explanation = explain(desk.scheduler, life.attempt_id, desk.clock())
+        key = desk.fellows.key_here(life.attempt_id)
+        explanation = explain(desk.scheduler, key, desk.clock())
         if explanation is not None:
             return rendered(explanation, life.request_id)
         view = self.view(life)
@@ -188,6 +234,13 @@ class Line:
             replicas=[], granted_on=None, held_by=None, held_by_running=0,
             held_by_most=0,
         )  # fmt: skip
+
+    def explain_key(self, key: str, request_id: str) -> ExplanationView:
+        """The same of another gateway's request, by its id in our scheduler. NotFoundError."""
+        explanation = explain(self._desk.scheduler, key, self._desk.clock())
+        if explanation is None:
+            raise NotFoundError("request", request_id)
+        return rendered(explanation, request_id)
 
     def _is_asked(self, life: Life, asked: RequestsAsked) -> bool:
         who = life.asked

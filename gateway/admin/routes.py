@@ -1,6 +1,6 @@
 """The operators' side put together: all routers on one application, behind one door."""
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -20,9 +20,9 @@ from gateway.admin.desk import Desk
 from gateway.admin.door import Door
 from gateway.admin.guard import Guard
 from gateway.admin.idempotency import Idempotency
+from gateway.admin.siblings import Headers
 from gateway.api.described import SECURITY, described
 from gateway.api.ops import new_app
-from gateway.telemetry.metrics import Metrics
 
 PREFIX = "/admin/v1"
 
@@ -31,7 +31,7 @@ def door(
     desk: Desk,
     *,
     public: FastAPI,
-    metrics: Metrics,
+    metrics: Callable[[Headers], Awaitable[bytes]],
     guard: Guard,
     more: Iterable[APIRouter] = (),
 ) -> Door:

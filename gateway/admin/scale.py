@@ -1,11 +1,13 @@
 """How many replicas each pool should have, and by what that is judged."""
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.desk import Desk
+from gateway.admin.fellows import Inquiry, part_of
 from gateway.admin.paging import Listing, Page, page_of
 from gateway.admin.problems import documented
 from gateway.core.advice import fleet_signal
@@ -47,18 +49,35 @@ class AdviceView(BaseModel):
 
 def router(desk: Desk) -> APIRouter:
     """The route `/scale`."""
-    routes = APIRouter(prefix="/scale", tags=["scale"])
+    routes, inquiry = APIRouter(prefix="/scale", tags=["scale"]), Inquiry(desk.fellows)
 
     @routes.get("", summary="How many replicas there should be", responses=documented())
-    async def scale(page: Annotated[Page, Query()]) -> Listing[AdviceView]:
-        now = desk.clock()
-        found = page_of(
-            desk.scheduler.pools, page, key=lambda pool: tuple(sorted(pool.models)[:1]),
-            view=lambda pool: _view(pool, now),
+    async def scale(
+        page: Annotated[Page, Query()], request: Request, response: Response
+    ) -> Listing[AdviceView]:
+        led = [pool for pool in desk.scheduler.pools if _leads(desk, pool)]
+        others = [pool for pool in desk.scheduler.pools if not _leads(desk, pool)]
+        return await inquiry.together(
+            request, response, _listed(desk, led, page),
+            page=page, view=AdviceView, key=lambda each: tuple(each.models[:1]),
+            otherwise=[] if part_of(request) else _listed(desk, others, page).data,
         )  # fmt: skip
-        return Listing[AdviceView](**found)
 
     return routes
+
+
+def _leads(desk: Desk, pool: Pool) -> bool:
+    """Whether this gateway knows best about it."""
+    return desk.fellows.leader_of(min(pool.models, default="")) is None
+
+
+def _listed(desk: Desk, pools: Iterable[Pool], page: Page) -> Listing[AdviceView]:
+    now = desk.clock()
+    found = page_of(
+        pools, page, key=lambda pool: tuple(sorted(pool.models)[:1]),
+        view=lambda pool: _view(pool, now),
+    )  # fmt: skip
+    return Listing[AdviceView](**found)
 
 
 def _view(pool: Pool, now: float) -> AdviceView:

@@ -15,6 +15,8 @@ from gateway.core.messages import Fault, Progressed
 from gateway.runtime.stalls import STALL_S, Silent
 
 WALK_EVERY_S = 1.0
+LATE_S = 5.0
+"""More than this between two walks, and it was this process that did nothing."""
 
 
 class IsStalled(Protocol):
@@ -39,12 +41,20 @@ async def watch(
     is_stalled: IsStalled,
     stuck: Stuck,
 ) -> None:
-    """Walk until cancelled."""
+    """Walk until cancelled.
+
+    A walk that is late gives up nobody: a process that stood still looks at its timers first, and
+    only then at what came meanwhile.
+    """
+    walked_at = clock()
     while True:
         await asyncio.sleep(WALK_EVERY_S)
         for progressed in progress(relay):
             tell(progressed)
         now = clock()
+        is_late, walked_at = now - walked_at > LATE_S, now
+        if is_late:
+            continue
         cut_stalled(relay, now, client_stall_s())
         give_up_stalled(relay, is_stalled, now)
         give_up_stuck(relay, stuck, now)

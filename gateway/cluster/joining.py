@@ -8,7 +8,7 @@ from secrets import token_hex
 from typing import Final
 
 from gateway.cluster.address import address_of
-from gateway.cluster.connect import Door
+from gateway.cluster.connect import Door, Facts
 from gateway.cluster.counters import CORRECT, RESERVE, RedisCounters
 from gateway.cluster.keys import Keys
 from gateway.cluster.lease import BEAT, RedisLease
@@ -65,12 +65,28 @@ def joined(url: str, *, prefix: str, name: str | None) -> Joined:
     )
 
 
+async def looked_at(url: str, *, prefix: str) -> tuple[str, Facts]:
+    """Where Redis is, without credentials, and what it says of itself.
+
+    Raises NoRedisError, and OSError where its certificates cannot be read.
+    """
+    address = address_of(url)
+    door = Door(address, name="fairgate:check", slot_key=Keys(prefix).of("gateways"))
+    line, facts = await door.open(_nobody, _nobody)
+    line.end("it was looked at")
+    return str(address), facts
+
+
 def unique_name(name: str | None) -> str:
     """A name of this process alone: two that are configured alike, or one started again, differ."""
     if name is None:
         host = "".join(each if each.isalnum() or each in "._-" else "-" for each in _host())
         name = f"{host[:HOST_CHARACTERS]}-{os.getpid()}"
     return f"{name}-{token_hex(3)}"
+
+
+def _nobody(_: object) -> None:
+    """Nobody listens."""
 
 
 def _host() -> str:

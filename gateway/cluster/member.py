@@ -8,7 +8,6 @@ when it is granted, as a shadow, so that this gateway is right at once when it m
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
-from zlib import crc32
 
 from gateway.cluster.abroad import Abroad, Away
 from gateway.cluster.follower import DECIDES, Follower, Phase
@@ -24,6 +23,7 @@ from gateway.cluster.messages import (
     Told,
 )
 from gateway.cluster.ports import LEASE_MARGIN_S, LEASE_S, Bid, Leader, Standing
+from gateway.cluster.preference import gives_way, turns
 from gateway.core.messages import (
     Arrived,
     Bounced,
@@ -60,10 +60,20 @@ class Member:
     """All of the cluster's state in one gateway, and its scheduler behind it."""
 
     def __init__(
-        self, name: str, scheduler: Scheduler, post: Callable[[str, Message], None]
+        self,
+        name: str,
+        scheduler: Scheduler,
+        post: Callable[[str, Message], None],
+        *,
+        is_bundled: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`name` is never used by another process, not even by a later one; `post` sends."""
+        """`name` is never used by another process, not even by a later one; `post` sends.
+
+        `is_bundled`: whether one gateway should lead all pools, since something is counted over
+        all of them: how many requests of somebody may run at once.
+        """
         self.name = name
+        self._is_bundled = is_bundled
         self.scheduler = scheduler
         self.post = post
         self.owners: dict[str, tuple[Leadership, Guest]] = {}
@@ -72,6 +82,8 @@ class Member:
         self.abroad = Abroad(self)
         self.gateways: dict[str, str] = {name: ""}
         """All that lived when the store was last asked, with what they say about themselves."""
+        self.about = ""
+        """What the others may read of this one."""
         self._seen: dict[str, float] = {}
         """When each gateway was last among them."""
         self.is_apart = False
@@ -99,8 +111,7 @@ class Member:
 
     def handle(self, event: Event, now: float) -> list[Decision]:
         """As `Scheduler.handle`, for this gateway's own requests and what it knows of replicas."""
-        if self.led and now >= self._lease_until:
-            self._lose_lease(now)
+        self._look_at_lease(now)
         match event:
             case Arrived():
                 self._arrived(event, now)
@@ -137,8 +148,7 @@ class Member:
 
     def bid(self, now: float) -> Bid:
         """What to ask the store for in this heartbeat."""
-        if self.led and now >= self._lease_until:
-            self._lose_lease(now)
+        self._look_at_lease(now)
         wants, watches, keeps = [], [], {}
         is_due = now >= self._keep_at
         for pool in self.followers:
@@ -157,7 +167,7 @@ class Member:
         self._left = tuple(sorted(self._leaves))
         return Bid(
             gateway=self.name,
-            about=self.gateways.get(self.name, ""),
+            about=self.about,
             leaves=self._left,
             keeps=keeps,
             wants=tuple(wants),
@@ -208,8 +218,8 @@ class Member:
 
     def beat(self, now: float) -> list[Decision]:
         """A heartbeat: say that we are there, and look who is not."""
-        if self.led and now >= self._lease_until:
-            self._lose_lease(now)
+        self._look_at_lease(now)
+        self._bundle(now)
         for leadership in list(self.led.values()):
             leadership.beat(self.gateways, now)
             self._look(leadership, now)
@@ -228,13 +238,13 @@ class Member:
 
     def heard(self, message: Message, now: float) -> list[Decision]:
         """Another gateway says something."""
-        if self.led and now >= self._lease_until:
-            self._lose_lease(now)
+        self._look_at_lease(now)
         match message:
             case Told() | Synced() | Beat():
                 leadership = self.led.get(message.pool)
                 if leadership is not None and leadership.epoch == message.epoch:
-                    self._guest_says(leadership, message, now)
+                    leadership.hear(message, now)
+                    self._look(leadership, now)
             case Led() | Decided() | Left():
                 self._leader_says(message, now)
         return self._taken(now)
@@ -361,11 +371,26 @@ class Member:
             return False  # Known by hearsay only.
         if self.followers[pool].phase is Phase.FOLLOWING:
             return False
-        # Everybody has the same order of preference for a pool, and another one for another pool.
-        order = sorted(self.gateways, key=lambda each: (crc32(f"{each} {pool}".encode()), each))
-        before = order.index(self.name) if self.name in order else 0
+        before = turns(
+            self.name,
+            pool,
+            self.gateways,
+            is_bundled=self._is_bundled(),
+            leads=bool(self.led),
+            others_lead=bool(self._leaders()),
+        )
         since = self._vacant_since.get(pool, self.followers[pool].since)
         return now - since >= SPREAD_S * before
+
+    def _leaders(self) -> set[str]:
+        """Other gateways that lead something, and live."""
+        found = {each.leader for each in self.followers.values() if each.phase is Phase.FOLLOWING}
+        return found & self.gateways.keys()
+
+    def _bundle(self, now: float) -> None:
+        if self.led and self._is_bundled() and gives_way(self.name, self._leaders()):
+            for pool in list(self.led):
+                self._hand_over(pool, now)
 
     def _lead(self, follower: Follower, epoch: int, standing: Standing, now: float) -> None:
         known = self.led.get(follower.pool)
@@ -391,27 +416,16 @@ class Member:
         self._settle(follower, now)
         self._look(leadership, now)
 
-    def _guest_says(
-        self, leadership: Leadership, message: Told | Synced | Beat, now: float
-    ) -> None:
-        match message:
-            case Told():
-                leadership.told(message, now)
-            case Synced():
-                leadership.synced(message, now)
-                self._look(leadership, now)
-            case Beat():
-                leadership.heard(message, now)
-
     def _look(self, leadership: Leadership, now: float) -> None:
         if leadership.look(now):
             self.followers[leadership.pool].enter(Phase.LEADING, now)
             self.abroad.bring_home(leadership.pool, leadership.arrivals(), now)
 
-    def _lose_lease(self, now: float) -> None:
-        """It was not renewed in time: stop before anybody else can have it."""
-        for pool in list(self.led):
-            self._step_down(pool, Phase.LOOKING, now)
+    def _look_at_lease(self, now: float) -> None:
+        """If it was not renewed in time, stop before anybody else can have it."""
+        if self.led and now >= self._lease_until:
+            for pool in list(self.led):
+                self._step_down(pool, Phase.LOOKING, now)
 
     def _hand_over(self, pool: str, now: float) -> None:
         leadership = self.led[pool]

@@ -25,19 +25,26 @@ def _turn(waiting: Waiting) -> tuple[int, float, int]:
 class Holder:
     """One cap: who runs under it, and what it holds back."""
 
-    __slots__ = ("groups", "held", "most", "name", "running")
+    __slots__ = ("groups", "held", "most", "name", "running", "sharers")
 
-    def __init__(self, name: str, most: int) -> None:
+    def __init__(self, name: str, most: int, sharers: int = 1) -> None:
         self.name = name
         self.most = most
+        self.sharers = sharers
         self.running: set[str] = set()
         self.groups: dict[Group, WaitHeap] = {}
         self.held = 0
 
     @property
+    def room(self) -> int:
+        """How many may run here: all, or this one's part, and one at least of any."""
+        most = self.most
+        return most if self.sharers == 1 or most <= 0 else max(1, most // self.sharers)
+
+    @property
     def is_full(self) -> bool:
         """Whether no more of its requests may run now."""
-        return len(self.running) >= self.most
+        return len(self.running) >= self.room
 
     def push(self, waiting: Waiting) -> None:
         """Hold a request that has its ticket."""
@@ -62,9 +69,11 @@ class Holder:
 class Caps:
     """All holders of whom something runs or is held."""
 
-    __slots__ = ("count", "holders", "newest")
+    __slots__ = ("count", "holders", "newest", "sharers")
 
-    def __init__(self) -> None:
+    def __init__(self, sharers: int = 1) -> None:
+        self.sharers = sharers
+        """Schedulers under each of which the same holders have requests running."""
         self.holders: dict[str, Holder] = {}
         self.count = 0
         """Requests that are held."""
@@ -83,7 +92,7 @@ class Caps:
             if holder is None:
                 if most > 0:
                     continue
-                holder = self.holders[name] = Holder(name, most)
+                holder = self.holders[name] = Holder(name, most, self.sharers)
             if holder.is_full:
                 return holder
         return None
@@ -100,7 +109,7 @@ class Caps:
         for name, most in request.caps:
             holder = self.holders.get(name)
             if holder is None:
-                holder = self.holders[name] = Holder(name, most)
+                holder = self.holders[name] = Holder(name, most, self.sharers)
             holder.running.add(request.id)
 
     def leave(self, request: Request) -> None:
@@ -161,6 +170,12 @@ class Caps:
         )
         return max(own, key=lambda each: (each.request.tier, each.sequence), default=None)
 
+    def share(self, sharers: int) -> None:
+        """Each of so many schedulers keeps to its part of every cap from now on."""
+        self.sharers = sharers
+        for holder in self.holders.values():
+            holder.sharers = sharers
+
     def rebuild(self, held: Iterable[Waiting]) -> None:
         """Tiers, classes or keys of what is held changed."""
         self.count = 0
@@ -173,7 +188,9 @@ class Caps:
 
     def restore(self, most_by_name: Mapping[str, int]) -> None:
         """Know these holders; who runs under them and what they hold comes after it."""
-        self.holders = {name: Holder(name, most) for name, most in most_by_name.items()}
+        self.holders = {
+            name: Holder(name, most, self.sharers) for name, most in most_by_name.items()
+        }
 
     def _forget_if_idle(self, holder: Holder) -> None:
         if not holder.running and not holder.held:

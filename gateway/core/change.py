@@ -37,7 +37,9 @@ def policy_changed(state: State, event: PolicyChanged, *, now: float, out: list[
     state.room_of_all, state.room_of_user = room_of_all(new.bounds), room_of_user(new.bounds)
     _count_anew(state)
     state.regroup(keeps_debts=keeps_debts)
-    if new.release_at_once and state.caps.count:
+    state.caps.share(new.sharers)
+    if (new.release_at_once or new.sharers < old.sharers) and state.caps.count:
+        # Whichever comes to its turn and has no room is held again.
         for waiting in [each for each in state.waiting.values() if each.holder is not None]:
             state.enqueue(state.dequeue(waiting, now), waiting, now)
     fill_all(state, now=now, out=out)

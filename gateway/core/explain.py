@@ -150,7 +150,7 @@ def _explain_held(state: State, pool: Pool, waiting: Waiting, now: float) -> Exp
         patience_left_s=max(0.0, waiting.deadline - now),
         position=position, expected_wait_s=admission.wait_s(pool, position, now),
         cost=waiting.cost, held_by=holder.name, held_by_running=len(holder.running),
-        held_by_most=holder.most,
+        held_by_most=holder.room,
     )  # fmt: skip
 
 

@@ -212,7 +212,7 @@ class Policy:
     bounds: Bounds = field(default_factory=Bounds)
     sharers: int = 1
     """Schedulers that put requests on the same replicas without hearing of one another, this one
-    included: each keeps to its part of every replica."""
+    included: each keeps to its part of every replica, and of every cap."""
     release_at_once: bool = False
     """The contrast (`--policy fifo`): no queue, no gate, no fairness, everything is forwarded."""
 

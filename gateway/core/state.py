@@ -31,7 +31,7 @@ class State:
         self.room_of_all = room_of_all(policy.bounds)
         self.room_of_user = room_of_user(policy.bounds)
         self.granted: dict[str, tuple[Grant, Replica]] = {}
-        self.caps = Caps()
+        self.caps = Caps(policy.sharers)
         self.is_closed = False
         self.pool_by_model: dict[str, Pool] = {}
         self.pool_by_replica: dict[str, Pool] = {}

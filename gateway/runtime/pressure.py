@@ -72,8 +72,11 @@ def resident_bytes() -> int:
     return 0
 
 
-def memory_limit(path: Path = CGROUP_LIMIT) -> int | None:
-    """What a container lets the process use, with some room to spare; None: it does not say."""
+def memory_limit(path: Path = CGROUP_LIMIT, *, sharers: int = 1) -> int | None:
+    """What a container lets the process use, with some room to spare; None: it does not say.
+
+    `sharers`: so many processes like this one are in it.
+    """
     with suppress(OSError, ValueError):
-        return int(int(path.read_text()) * CGROUP_SHARE)
+        return int(int(path.read_text()) * CGROUP_SHARE) // sharers
     return None

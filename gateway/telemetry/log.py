@@ -131,6 +131,11 @@ class RequestLog:
         self._fd, self._is_torn, self._is_failing = fresh, False, False
 
 
+def set_log_level(level: str) -> None:
+    """Of the gateway's own messages; a name as of Python's `logging`."""
+    logging.getLogger("fairgate").setLevel(level.upper())
+
+
 def line_of(record: SettledRequest, ahead_s: float) -> bytes:
     """The line of a record; `ahead_s` turns its instants into Unix time."""
     line = msgspec.structs.replace(

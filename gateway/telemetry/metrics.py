@@ -8,13 +8,14 @@ becomes one, since only admitted requests are recorded.
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Gauge, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gateway.core.breaker import Breaker
 from gateway.core.freeness import freeness
+from gateway.core.pool import Pool
 from gateway.core.scheduler import Scheduler
 from gateway.telemetry.record import SettledRequest
 from gateway.telemetry.series import Buckets, Count, Counter, Histogram
@@ -84,10 +85,11 @@ class Metrics:
         )
         self._lag_of_all = _lag()
         self._told_by: list[Callable[[], Iterator[Metric]]] = []
-        self._advised = _advised(self.registry)
-        self._advised_models: set[str] = set()
+        self._advised: dict[str, int] = {}
+        self.leads: Callable[[str], bool] = lambda _: True
+        """Whether this gateway tells of the queues and replicas of a model: one of several does."""
         self.registry.register(_Counted(self))
-        self.registry.register(_SchedulerGauges(scheduler, clock, version))
+        self.registry.register(_SchedulerGauges(scheduler, clock, version, self._leads))
         ProcessCollector(namespace="fairgate", registry=self.registry)
 
     def tell_also(self, families: Callable[[], Iterator[Metric]]) -> None:
@@ -124,15 +126,11 @@ class Metrics:
 
     def advised(self, models: Iterable[str], replicas: int) -> None:
         """The replicas that serve `models` should be so many."""
-        for model in models:
-            self._advised.labels(model).set(replicas)
-            self._advised_models.add(model)
+        self._advised |= dict.fromkeys(models, replicas)
 
     def forget_advice(self, models: Collection[str]) -> None:
         """Tell the last advice for these models only: the others have no replica any more."""
-        for model in self._advised_models.difference(models):
-            self._advised.remove(model)
-        self._advised_models.intersection_update(models)
+        self._advised = {model: self._advised[model] for model in self._advised if model in models}
 
     def recalled(self, kind: str) -> None:
         """Count one move; `kind` is one of a few words of ours."""
@@ -149,8 +147,23 @@ class Metrics:
             self._overhead_of_all, self._tokens, self._retries, self._migrations, self._lag_of_all,
         ):  # fmt: skip
             yield from each.families()
+        yield self._advice()
         for families in self._told_by:
             yield from families()
+
+    def _advice(self) -> Metric:
+        family = GaugeMetricFamily(
+            "fairgate_scale_advised_replicas",
+            "Replicas that should serve the model, as last advised.",
+            labels=("model",),
+        )
+        for model, replicas in self._advised.items():
+            if self.leads(model):
+                family.add_metric((model,), replicas)
+        return family
+
+    def _leads(self, model: str) -> bool:
+        return self.leads(model)
 
     def _series(self, tier: str, outcome: str, model: str) -> "_Series":
         return _Series(
@@ -197,10 +210,17 @@ class _Counted(Collector):
 class _SchedulerGauges(Collector):
     """Gauges read from the scheduler at scrape time: removed replicas vanish by themselves."""
 
-    def __init__(self, scheduler: Scheduler, clock: Callable[[], float], version: str) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        clock: Callable[[], float],
+        version: str,
+        leads: Callable[[str], bool],
+    ) -> None:
         self._scheduler = scheduler
         self._clock = clock
         self._version = version
+        self._leads = leads
 
     def describe(self) -> Iterable[Metric]:
         """Nothing in advance: registering must not read the scheduler."""
@@ -211,16 +231,19 @@ class _SchedulerGauges(Collector):
         yield InfoMetricFamily(
             "fairgate_build", "Version of the gateway.", {"version": self._version}
         )
-        yield self._queue_size()
-        yield from self._replicas()
+        pools = [
+            pool for pool in self._scheduler.pools if self._leads(min(pool.models, default=""))
+        ]
+        yield self._queue_size(pools)
+        yield from self._replicas(pools)
 
-    def _queue_size(self) -> Metric:
+    def _queue_size(self, pools: Iterable[Pool]) -> Metric:
         family = GaugeMetricFamily(
             "fairgate_flow_control_queue_size", "Requests waiting now.", labels=("tier", "model")
         )
         tiers = self._scheduler.policy.tiers
         shared: dict[tuple[str, str], int] = {}
-        for pool in self._scheduler.pools:
+        for pool in pools:
             for tier, queue in zip(tiers, pool.queues, strict=True):
                 if len(pool.models) == 1:
                     family.add_metric((tier.name, *pool.models), queue.count)
@@ -236,7 +259,7 @@ class _SchedulerGauges(Collector):
             family.add_metric(labels, count)
         return family
 
-    def _replicas(self) -> Iterator[Metric]:
+    def _replicas(self, pools: Iterable[Pool]) -> Iterator[Metric]:
         now, policy = self._clock(), self._scheduler.policy
         gauge = _gauges(
             {
@@ -254,7 +277,7 @@ class _SchedulerGauges(Collector):
             "1 where the tier may release an ordinary request now.",
             labels=("replica", "tier"),
         )
-        for pool in self._scheduler.pools:
+        for pool in pools:
             used = slots = 0
             for replica in pool.replicas.values():
                 name = (replica.name,)
@@ -282,15 +305,6 @@ def _lag() -> Histogram:
         "fairgate_event_loop_lag_seconds",
         "How much later than due the event loop ran a timer, looked at ten times a second.",
         bounds=LAG_BUCKETS_S,
-    )
-
-
-def _advised(registry: CollectorRegistry) -> Gauge:
-    return Gauge(
-        "fairgate_scale_advised_replicas",
-        "Replicas that should serve the model, as last advised.",
-        ("model",),
-        registry=registry,
     )
 
 

@@ -129,6 +129,8 @@ class Limits:
         self.books = Books(wall())
         self.budgeted: frozenset[str] = frozenset()
         """Ids of the holders that have a budget."""
+        self.has_caps = False
+        """Whether anybody may have only so many requests running at once."""
         self.refusals: dict[tuple[str, str], int] = {}
         """How often each kind of limit refused, by (limit, scope)."""
 
@@ -287,6 +289,7 @@ class Limits:
             for holder in self._by_owner.values()
             if holder.allowance.budget_tokens is not None
         )
+        self.has_caps = any(each.allowance.concurrent for each in self._by_owner.values())
         self.books.forget(self.budgeted)
 
 

@@ -23,6 +23,7 @@ ASK: dict[str, Any] = {
 }  # fmt: skip
 MOST = 12
 BUDGET = 1_000
+CAP = 2
 SKEWS_S = (-30.0, 0.0, 30.0)
 
 
@@ -38,15 +39,23 @@ async def clients(
     redis: RedisServer, **limits: Any
 ) -> AsyncIterator[tuple[list[Running], list[httpx.AsyncClient]]]:
     """Alice at each of three gateways; her tenant has these limits."""
+    options = EmulatorOptions(profile="instant", max_num_seqs=64, models=("m",))
+    async with running_emulator(options) as engine, before(redis, engine.url, **limits) as found:
+        yield found
+
+
+@asynccontextmanager
+async def before(
+    redis: RedisServer, *replicas: str, **limits: Any
+) -> AsyncIterator[tuple[list[Running], list[httpx.AsyncClient]]]:
+    """The same, before these replicas."""
     tenant = {"name": "acme", "limits": limits}
     key = {"tenant": "acme", "user": "alice", "key_sha256": key_hash(b"fg-alice")}
-    options = EmulatorOptions(profile="instant", max_num_seqs=64, models=("m",))
     async with AsyncExitStack() as stack:
-        engine = await stack.enter_async_context(running_emulator(options))
         found = []
         for skew_s in SKEWS_S:
             running = running_gateway(
-                engine.url,
+                *replicas,
                 redis__url=redis.url,
                 tenants=[tenant],
                 keys=[key],
@@ -107,3 +116,39 @@ async def test_without_redis_each_has_its_part(redis: RedisServer) -> None:
         for some in answers:
             passed = sum(each.is_success for each in some)
             assert passed == MOST // 3
+
+
+async def test_who_may_run_how_many_is_counted_over_all_gateways_and_models(
+    redis: RedisServer,
+) -> None:
+    """A cap that each leader of a model counts for itself grows with the number of models."""
+    models = ("m", "n", "o")
+    options = [
+        EmulatorOptions(profile="demo", speed=4.0, max_num_seqs=8, models=(name,))
+        for name in models
+    ]
+    async with AsyncExitStack() as stack:
+        engines = [await stack.enter_async_context(running_emulator(each)) for each in options]
+        urls = [each.url for each in engines]
+        gateways, found = await stack.enter_async_context(before(redis, *urls, concurrent=CAP))
+        await eventually(lambda: _leading(gateways) == [len(models)])
+        content = {**ASK, "max_tokens": 20}
+        tasks = [
+            asyncio.create_task(
+                found[at % 3].post(CHAT, json={**content, "model": models[at // 3 % 3]})
+            )
+            for at in range(27)
+        ]
+        most = 0
+        while not all(task.done() for task in tasks):
+            most = max(most, sum(each.engine.running + each.engine.waiting for each in engines))
+            await asyncio.sleep(0.002)
+        answers = [task.result() for task in tasks]
+    assert [answer.status_code for answer in answers] == [200] * 27
+    assert most == CAP
+
+
+def _leading(gateways: list[Running]) -> list[int]:
+    """How many pools each gateway leads that leads any."""
+    seats = [each.gateway.seat for each in gateways]
+    return [len(seat.member.led) for seat in seats if seat is not None and seat.member.led]

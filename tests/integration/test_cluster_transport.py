@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
+from gateway.check import Finding, check
 from gateway.cluster.messages import Decided, Open, Synced
 from gateway.cluster.parts import PART_BYTES
 from gateway.cluster.ports import SILENCE_S
 from gateway.core.messages import Granted, Request
+from gateway.settings import load_settings
+from gateway.upstream.replicas import ReplicaAddress, ReplicaStatus
 from tests.support.redis_parties import beat, parties, until
 from tests.support.redis_server import RedisServer, running_redis
 
@@ -198,3 +201,30 @@ async def test_a_redis_that_forgets_is_warned_of(
     with running_redis(tmp_path, options) as server:
         async with parties(server.url, "a"):
             assert "maxmemory-policy allkeys-lru" in caplog.text
+
+
+async def test_a_check_says_what_redis_would_do(tmp_path: Path) -> None:
+    """Whoever deploys wants to know before, and not from the log of the first night."""
+    options = ("--save", "", "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
+    with running_redis(tmp_path, options) as server:
+        good, bad = await checked(server.url)
+        assert (good.level, good.what) == ("ok", "Redis 7.0, allkeys-lru")
+        assert good.where == f"redis://127.0.0.1:{server.port}"
+        assert (bad.level, "noeviction" in bad.what) == ("warning", True)
+        (wrong,) = await checked(server.url.replace("//", "//nobody:secret@"))
+        assert (wrong.level, "secret" in wrong.what) == ("error", False)
+    (gone,) = await checked(server.url)
+    assert gone.level == "error"
+    assert "refused" in gone.what or "failed" in gone.what
+
+
+async def checked(url: str) -> list[Finding]:
+    """What is found about Redis."""
+    overrides = {"redis.url": url, "replicas": ("http://127.0.0.1:1",)}
+    settings = load_settings(config=None, environ={}, overrides=overrides)
+
+    async def probe_once(_: ReplicaAddress) -> ReplicaStatus:
+        return ReplicaStatus()
+
+    found = await check(settings, probe_once=probe_once)
+    return [each for each in found if "redis" in each.where]

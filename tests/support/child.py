@@ -63,10 +63,14 @@ async def child(
     before: Sequence[str] = (),
     options: Sequence[str] = (),
     ready: bool = True,
+    within_s: float = READY_S_MAX,
     environ: Mapping[str, str] = MappingProxyType({}),
     **settings: object,
 ) -> AsyncIterator[Child]:
-    """`python -m gateway serve` before `replicas`; `before` is what it is started with."""
+    """`python -m gateway serve` before `replicas`; `before` is what it is started with.
+
+    It is waited for, `within_s` seconds at most: until it knows all of them if it shall be `ready`.
+    """
     port = free_port()
     document = {
         "listen": {"host": "127.0.0.1", "port": port},
@@ -84,7 +88,7 @@ async def child(
         )
     found = Child(process, f"http://127.0.0.1:{port}", config, log, document)
     try:
-        await _await_ready(found, len(replicas) if ready else None)
+        await _await_ready(found, len(replicas) if ready else None, within_s)
         yield found
     finally:
         if process.returncode is None:
@@ -92,8 +96,8 @@ async def child(
             await process.wait()
 
 
-async def _await_ready(found: Child, replicas: int | None) -> None:
-    async with asyncio.timeout(READY_S_MAX), httpx.AsyncClient(base_url=found.url) as http:
+async def _await_ready(found: Child, replicas: int | None, within_s: float) -> None:
+    async with asyncio.timeout(within_s), httpx.AsyncClient(base_url=found.url) as http:
         while found.process.returncode is None:
             try:
                 answer = json.loads((await http.get("/readyz")).text)

@@ -167,3 +167,11 @@ async def test_serve_answers_and_ends_with_the_signal(dead_url: str) -> None:
     assert f"http://127.0.0.1:{port}" in said.decode()
     assert "only this machine is served" in said.decode()
     assert "Traceback" not in said.decode()
+
+
+def test_more_than_one_worker_needs_redis() -> None:
+    """Each would be fair by itself, and all of them together to nobody."""
+    done = run("serve", "--workers", "2", "--replica", "http://127.0.0.1:9")
+    assert done.exit_code == 2
+    assert "--workers 2 needs Redis" in done.output
+    assert "none would be fair" in done.output

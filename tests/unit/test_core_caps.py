@@ -1,5 +1,7 @@
 """A cap on what one holder may have running at once: the excess waits, and keeps nobody else."""
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.core import explain, snapshot
@@ -21,6 +23,21 @@ def test_no_more_than_the_cap_run_and_the_rest_waits() -> None:
     script.expect_granted("a0", "a1").expect_waiting("a2", "a3", "a4")
     script.arrive("b", user="bob").expect_granted("b")
     script.finish("a1").expect_granted("a2").expect_waiting("a3", "a4")
+
+
+@pytest.mark.parametrize(("most", "part"), [(7, 2), (3, 1), (2, 1), (1, 1)])
+def test_each_of_several_schedulers_keeps_to_its_part_of_a_cap(most: int, part: int) -> None:
+    """While three gateways cannot hear of one another, a cap must not be three."""
+    policy = one_tier(sharers=3)
+    caps = (("user alice", most),)
+    script = house(policy, slots=60).arrive_many("a", 9, user="alice", caps=caps)
+    assert len(script.running) == part
+    script.change(replace(policy, sharers=1))
+    assert len(script.running) == most
+    script.change(replace(policy, sharers=3))
+    for _ in range(most - part + 1):
+        script.finish(next(iter(script.running)))
+    assert len(script.running) == part
 
 
 def test_what_is_held_goes_in_its_order() -> None:

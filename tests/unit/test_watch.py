@@ -223,3 +223,42 @@ def test_the_walk_goes_round_once_a_second_until_it_is_cancelled() -> None:
         assert walking.cancelled()
 
     run_jumping(main())
+
+
+def test_a_walk_that_is_late_gives_up_nobody() -> None:
+    """A gateway that stood still blamed its engines for that, and its clients."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        lead_s = 0.0
+        carrier = Carrier()
+        slow = carrier.carry(Open("a", output_tokens=1, writing_since=0.0))
+        silent = Open("b", silent_since=0.0)
+        carrier.carry(silent)
+
+        def is_stalled(
+            request_id: str, *, silent_since: float, has_begun: bool, now: float
+        ) -> bool:
+            return now - silent_since > 10.0
+
+        walking = loop.create_task(
+            watch(
+                carrier.relay,
+                tell=lambda event: None,
+                clock=lambda: loop.time() + lead_s,
+                client_stall_s=lambda: 10.0,
+                is_stalled=is_stalled,
+                stuck=lambda silent, now: [],
+            )
+        )
+        await asyncio.sleep(2.5)
+        lead_s = 20.0
+        await asyncio.sleep(1.0)
+        assert not slow.done()
+        assert not silent.given_up
+        await asyncio.sleep(1.0)
+        assert slow.cancelled()
+        assert silent.given_up
+        walking.cancel()
+
+    run_jumping(main())
