@@ -147,6 +147,8 @@ class Abroad:
 
     def _granted(self, follower: Follower, away: Away, decision: Granted, now: float) -> None:
         id, home = decision.request_id, self._home
+        if id in home.scheduler.granted:
+            return
         home.feed(Adopted(request=away.request, replica=decision.replica, is_started=False), now)
         if id in home.scheduler.granted:
             home.deliver(decision)

@@ -105,14 +105,17 @@ class Leadership:
             return
         guest.begin(message.session, now)
         listed = {inner_id(guest.gateway, each.request.id): each for each in message.requests}
-        never_got = {id for id in guest.ids if id in self._host.scheduler.granted}
+        # What is granted while the picture is put right may be of what runs there already.
+        guest.is_synced = False
         for id, each in listed.items():
             if each.replica is not None:
                 self._runs(guest, id, each, now)
-                never_got.discard(id)
         for id in [id for id in guest.ids if id not in listed]:
             self._drop(guest, id, now)
-        for id in [id for id in listed if id in never_got]:
+        granted = self._host.scheduler.granted
+        never_got = [id for id, each in listed.items() if each.replica is None and id in granted]
+        guest.is_synced = True
+        for id in never_got:
             self._take_back(guest, id, now)
         for id, each in listed.items():
             if each.replica is None and id not in guest.ids:
