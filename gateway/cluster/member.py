@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from gateway.cluster.abroad import Abroad, Away
-from gateway.cluster.follower import DECIDES, Follower, Phase
+from gateway.cluster.follower import DECIDES, HUSH_S, Follower, Phase
 from gateway.cluster.guests import Guest
 from gateway.cluster.leader import Leadership
 from gateway.cluster.messages import (
@@ -98,6 +98,7 @@ class Member:
         self._vacant_since: dict[str, float] = {}
         self._keep_at = float("-inf")
         self._sessions = 0
+        self._seen_at = float("inf")
         self._out: list[Decision] = []
         self._pools: list[Pool] = []
         self._pool_of: dict[str, str] = {}
@@ -166,13 +167,9 @@ class Member:
             self._keep_at = now + CHECKPOINT_EVERY_S
         self._left = tuple(sorted(self._leaves))
         return Bid(
-            gateway=self.name,
-            about=self.about,
-            leaves=self._left,
-            keeps=keeps,
-            wants=tuple(wants),
-            watches=tuple(watches),
-        )
+            gateway=self.name, about=self.about, leaves=self._left, keeps=keeps,
+            wants=tuple(wants), watches=tuple(watches),
+        )  # fmt: skip
 
     def farewell(self) -> Bid:
         """The last one: this gateway is gone."""
@@ -219,6 +216,7 @@ class Member:
     def beat(self, now: float) -> list[Decision]:
         """A heartbeat: say that we are there, and look who is not."""
         self._look_at_lease(now)
+        self._look_at_sleep(now)
         self._bundle(now)
         for leadership in list(self.led.values()):
             leadership.beat(self.gateways, now)
@@ -239,6 +237,7 @@ class Member:
     def heard(self, message: Message, now: float) -> list[Decision]:
         """Another gateway says something."""
         self._look_at_lease(now)
+        self._look_at_sleep(now)
         match message:
             case Told() | Synced() | Beat():
                 leadership = self.led.get(message.pool)
@@ -404,14 +403,8 @@ class Member:
         live = {*standing.gateways, *(lately - {follower.former})}
         follower.enter(Phase.GATHERING, now)
         follower.epoch = max(follower.epoch, epoch)
-        leadership = Leadership(
-            self,
-            follower.pool,
-            epoch,
-            live=live,
-            kept=standing.kept.get(follower.pool, b""),
-            now=now,
-        )
+        kept = standing.kept.get(follower.pool, b"")
+        leadership = Leadership(self, follower.pool, epoch, live=live, kept=kept, now=now)
         self.led[follower.pool] = leadership
         self._settle(follower, now)
         self._look(leadership, now)
@@ -426,6 +419,13 @@ class Member:
         if self.led and now >= self._lease_until:
             for pool in list(self.led):
                 self._step_down(pool, Phase.LOOKING, now)
+
+    def _look_at_sleep(self, now: float) -> None:
+        """What was decided while this gateway stood still may have been given to others since."""
+        slept_s, self._seen_at = now - self._seen_at, now
+        for follower in self.followers.values() if slept_s >= HUSH_S else ():
+            if follower.phase is Phase.FOLLOWING:
+                self._sync(follower, now)
 
     def _hand_over(self, pool: str, now: float) -> None:
         leadership = self.led[pool]

@@ -76,8 +76,7 @@ def played(seed: int, kind: str | None = None, member: type[Member] = Member) ->
     faults = [*world.faults, *_verdict(world)]
     if gap.longest_s > RECOVERY_S:
         faults.append(f"something waited for {gap.longest_s:.1f} s although there was room")
-    residual = kind in ("stalls", "all")
-    if world.excess > residual:
+    if world.excess > 0:
         faults.append(f"{world.excess} too many in an engine, and nobody was alone")
     states: dict[str, int] = {}
     for job in world.jobs:
