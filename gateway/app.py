@@ -36,7 +36,7 @@ from gateway.api.watch import watch
 from gateway.core.messages import Closed, PolicyChanged, Request, ScaleAdvised
 from gateway.core.policy import Policy
 from gateway.core.scheduler import Scheduler
-from gateway.membership import fellows_of, seated, told_where
+from gateway.membership import fellows_of, readiness_of, seated, told_where
 from gateway.runtime.admission import LocalGate
 from gateway.runtime.berth import Berth
 from gateway.runtime.lag import LagMeter
@@ -55,7 +55,7 @@ from gateway.tenancy.store.port import Store
 from gateway.tenancy.users import UserNames
 from gateway.upstream.fleet import Fleet
 from gateway.upstream.roster import Roster
-from gateway.vitals import cluster_readiness, counters, gauges
+from gateway.vitals import counters, gauges
 
 LOGGER = logging.getLogger("fairgate.scaling")
 OVERLOAD = logging.getLogger("fairgate.overload")
@@ -318,7 +318,7 @@ class Gateway:
             self.clock(),
             is_leaving=self.doors.is_leaving,
             store_error=self.office.fault,
-            cluster=None if self.seat is None else cluster_readiness(self.seat),
+            cluster=readiness_of(self.seat),
         )
 
     @property

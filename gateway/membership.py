@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from gateway.admin.fellows import Address, Fellows, NoFellows
+from gateway.api.readiness import ClusterReadiness, PoolReadiness
 from gateway.cluster.address import address_of
 from gateway.cluster.follower import Phase
 from gateway.cluster.guests import inner_id
@@ -52,6 +53,29 @@ def seated(
     carry_out = dispatcher.carry_out
     seat = Seat(member, joins.transport, joins.lease, carry_out=carry_out, clock=clock)
     return dispatcher, seat, joins.limits(limits, clock, wall)
+
+
+def readiness_of(seat: Seat | None) -> ClusterReadiness | None:
+    """What `/readyz` says of it."""
+    if seat is None:
+        return None
+    member = seat.member
+    pools = {}
+    for pool, each in member.followers.items():
+        led = member.led.get(pool)
+        leader = each.leader if led is None else member.name
+        pools[pool] = PoolReadiness(
+            phase=each.phase.value,
+            leader=leader or None,
+            epoch=each.epoch,
+            followers=0 if led is None else len(led.guests),
+        )
+    return ClusterReadiness(
+        gateway=member.name,
+        gateways=tuple(sorted(member.gateways)),
+        degraded=seat.is_degraded,
+        pools=pools,
+    )
 
 
 class SeatFellows:

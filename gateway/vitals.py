@@ -5,9 +5,7 @@ from typing import Protocol
 from gateway.admin.office import Office
 from gateway.api.crowd import Crowd
 from gateway.api.doors import Doors
-from gateway.api.readiness import ClusterReadiness, PoolReadiness
 from gateway.api.relay import Relay
-from gateway.cluster.seat import Seat
 from gateway.runtime.lag import LagMeter
 from gateway.telemetry.process import Told
 
@@ -60,24 +58,3 @@ def gauges(vital: Vital) -> dict[str, Told]:
             lambda: vital.doors.inside,
         ),
     }
-
-
-def cluster_readiness(seat: Seat) -> ClusterReadiness:
-    """Its place among several gateways, for `/readyz`."""
-    member = seat.member
-    pools = {}
-    for pool, each in member.followers.items():
-        led = member.led.get(pool)
-        leader = each.leader if led is None else member.name
-        pools[pool] = PoolReadiness(
-            phase=each.phase.value,
-            leader=leader or None,
-            epoch=each.epoch,
-            followers=0 if led is None else len(led.guests),
-        )
-    return ClusterReadiness(
-        gateway=member.name,
-        gateways=tuple(sorted(member.gateways)),
-        degraded=seat.is_degraded,
-        pools=pools,
-    )

@@ -102,6 +102,16 @@ class Leadership:
 
     # What comes.
 
+    def hear(self, message: Told | Synced | Beat, now: float) -> None:
+        """A follower says something, in this epoch."""
+        match message:
+            case Told():
+                self.told(message, now)
+            case Synced():
+                self.synced(message, now)
+            case Beat():
+                self.heard(message, now)
+
     def synced(self, message: Synced, now: float) -> None:
         """A guest tells all that it has: that is the truth, whatever was thought before."""
         guest = self._guest(message.sender, now)

@@ -11,7 +11,7 @@ from typing import Final
 
 from gateway.cluster.abroad import Abroad, Away
 from gateway.cluster.candidacy import Candidacy
-from gateway.cluster.follower import DECIDES, Epochs, Follower, Phase
+from gateway.cluster.follower import DECIDES, HUSH_S, Epochs, Follower, Phase
 from gateway.cluster.guests import Guest, ranks_after
 from gateway.cluster.leader import Leadership
 from gateway.cluster.messages import Beat, Decided, Led, Left, Message, Synced, Told
@@ -72,6 +72,7 @@ class Member:
         self.is_apart = False
         """Whether the store is lost."""
         self.is_leaving = False
+        self.about = ""
         self.sharers_min = 1
         """So many gateways there are, as whoever started this one knows."""
         self.resyncs = 0
@@ -144,13 +145,9 @@ class Member:
         if is_due:
             self._keep_at = now + CHECKPOINT_EVERY_S
         return Bid(
-            gateway=self.name,
-            about=self.about,
-            leaves=self._candidacy.given_back(),
-            keeps=keeps,
-            wants=tuple(wants),
-            watches=tuple(watches),
-        )
+            gateway=self.name, about=self.about, leaves=self._candidacy.given_back(), keeps=keeps,
+            wants=tuple(wants), watches=tuple(watches),
+        )  # fmt: skip
 
     def farewell(self) -> Bid:
         """The last one: this gateway is gone."""
@@ -200,7 +197,7 @@ class Member:
         """A heartbeat: say that we are there, and look who is not."""
         self._lose_lease(now)
         self._look_at_sleep(now)
-        if self.led and self._candidacy.gives_way(self._leaders() & self.gateways.keys()):
+        if self.led and self._candidacy.gives_way(self._leaders()):
             self._hand_over(self.led, now)
         for leadership in list(self.led.values()):
             leadership.beat(self.gateways, now)
@@ -227,7 +224,8 @@ class Member:
             case Told() | Synced() | Beat():
                 leadership = self.led.get(message.pool)
                 if leadership is not None and leadership.epoch == message.epoch:
-                    self._guest_says(leadership, message, now)
+                    leadership.hear(message, now)
+                    self._look(leadership, now)
             case Led() | Decided() | Left():
                 self._leader_says(message, now)
         return self._taken(now)
@@ -380,8 +378,9 @@ class Member:
         )
 
     def _leaders(self) -> set[str]:
-        """Other gateways that lead something."""
-        return {each.leader for each in self.followers.values() if each.phase is Phase.FOLLOWING}
+        """Other gateways that lead something, and live."""
+        found = {each.leader for each in self.followers.values() if each.phase is Phase.FOLLOWING}
+        return found & self.gateways.keys()
 
     def _lead(self, follower: Follower, epoch: int, standing: Standing, now: float) -> None:
         known = self.led.get(follower.pool)
@@ -395,29 +394,11 @@ class Member:
         live = {*standing.gateways, *(lately - {follower.former})}
         follower.enter(Phase.GATHERING, now)
         follower.epoch = max(follower.epoch, epoch)
-        leadership = Leadership(
-            self,
-            follower.pool,
-            epoch,
-            live=live,
-            kept=standing.kept.get(follower.pool, b""),
-            now=now,
-        )
+        kept = standing.kept.get(follower.pool, b"")
+        leadership = Leadership(self, follower.pool, epoch, live=live, kept=kept, now=now)
         self.led[follower.pool] = leadership
         self._settle(follower, now)
         self._look(leadership, now)
-
-    def _guest_says(
-        self, leadership: Leadership, message: Told | Synced | Beat, now: float
-    ) -> None:
-        match message:
-            case Told():
-                leadership.told(message, now)
-            case Synced():
-                leadership.synced(message, now)
-                self._look(leadership, now)
-            case Beat():
-                leadership.heard(message, now)
 
     def _look(self, leadership: Leadership, now: float) -> None:
         if leadership.look(now):

@@ -185,12 +185,12 @@ async def test_who_does_not_answer_is_named(house: House) -> None:
     await waiting(house)
     first, second = house.followers
     asking, silent, leader = (house.seats[at] for at in (first, second, house.leader))
-    silent.about = Address(url=house.gateways[second].url, machine="another").written()
-    leader.about = "what is this?"
+    silent.member.about = Address(url=house.gateways[second].url, machine="another").written()
+    leader.member.about = "what is this?"
     await eventually(
         lambda: (
             [asking.member.gateways.get(each.member.name) for each in (silent, leader)]
-            == [silent.about, leader.about]
+            == [silent.member.about, leader.member.about]
         )
     )
     answer = await house.https[first].get(REQUESTS)
