@@ -5,9 +5,10 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from redis.asyncio import Redis
 
 from gateway.cluster.keys import Keys
-from gateway.cluster.lease import RedisLease
+from gateway.cluster.lease import CHECKPOINT_KEPT_S, RedisLease
 from gateway.cluster.ports import Bid, Leader, LinkError
 from tests.support.redis_parties import Party, parties, until
 from tests.support.redis_server import RedisServer, running_redis
@@ -186,3 +187,17 @@ async def test_a_full_redis_makes_gateways_go_on_alone(tmp_path: Path) -> None:
             await a.own.link.ask("CONFIG", "SET", "maxmemory", "1mb")
             with pytest.raises(LinkError, match="OOM"):
                 await lease_of(a).beat(bid(a, wants=("p",)))
+
+
+async def test_a_checkpoint_is_forgotten_long_before_its_epoch(
+    two: tuple[Party, Party], server: RedisServer
+) -> None:
+    """What ran last month would keep replicas taken, and who had much then would wait now."""
+    a, _ = two
+    lease = lease_of(a)
+    await lease.beat(bid(a, wants=("p",)))
+    await lease.beat(bid(a, wants=("p",), keeps={"p": b"one"}))
+    _, epoch, checkpoint = Keys("fairgate").of_pool("p")
+    async with Redis.from_url(server.url) as redis:
+        assert 0 < await redis.ttl(checkpoint) <= CHECKPOINT_KEPT_S
+        assert await redis.ttl(epoch) > CHECKPOINT_KEPT_S

@@ -11,6 +11,7 @@ from gateway.cluster.ports import BEAT_S, Bid, Standing
 from gateway.cluster.seat import Seat
 from gateway.core.messages import Decision, ReplicaFound
 from gateway.core.scheduler import Scheduler
+from tests.support.redis_parties import until
 from tests.support.script import one_tier
 
 
@@ -103,22 +104,36 @@ async def test_whatever_fails_between_gateways_each_serves_alone(
     """A process with thousands of streams would end with one odd message."""
     made = Set()
     running = asyncio.create_task(made.seat.run())
-    while len(made.rules.bids) < 2:
-        await asyncio.sleep(0)
+    await until(lambda: len(made.rules.bids) >= 2)
     setattr(made.member, what, 1)
     if what == "ears_fail":
         assert made.line.heard is not None
         made.line.heard([Led("h", "m", 1, 0, 0)])
-    else:
-        while made.member.beats_fail:
-            await asyncio.sleep(0)
-    assert made.member.is_apart
-    assert made.seat.is_degraded
-    assert "LookupError" in caplog.text
+    await until(lambda: made.seat.losses)
     asked = len(made.rules.bids)
-    while len(made.rules.bids) < asked + 2:
-        await asyncio.sleep(0)
+    await until(lambda: len(made.rules.bids) > asked + 1)
+    assert "LookupError" in caplog.text
+    assert "degraded: this gateway decides alone" in caplog.text
+    assert "degraded no more" in caplog.text
     assert not made.member.is_apart
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_no_heartbeat_comes_after_the_farewell() -> None:
+    """The others would wait for the lease of a gateway that is gone."""
+    made = Set()
+    running = asyncio.create_task(made.seat.run())
+    await made.rules.asked.wait()
+    made.rules.slow_s = 0.001
+    made.rules.asked.clear()
+    await made.rules.asked.wait()
+    await made.seat.close()
+    for _ in range(50):
+        await asyncio.sleep(0.0001)
+    assert made.rules.bids[-1].goes
+    assert made.line.is_closed
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
