@@ -13,6 +13,7 @@ from gateway.admin.desk import Desk
 from gateway.admin.door import Door
 from gateway.admin.events import Happenings
 from gateway.admin.guard import ADMIN, AdminKey, Guard
+from gateway.admin.history import History
 from gateway.admin.registry import Registry, drained_names
 from gateway.admin.replica_watch import ReplicaWatch
 from gateway.admin.upstreams import Upstreams
@@ -55,6 +56,7 @@ class Operators:
         self._drained: frozenset[str] = frozenset()
         self.happenings = Happenings(token_hex(EPOCH_BYTES), wall)
         self._watch = ReplicaWatch(self.happenings)
+        self._history = History(dispatcher.scheduler)
         self._upstreams = Upstreams(settings.admin.upstreams)
         self._guard = Guard(
             self._keys(), is_open=self._needs_no_key(), clock=dispatcher.clock
@@ -68,6 +70,7 @@ class Operators:
             registry=registry,
             settings=lambda: self._settings,
             happenings=self.happenings,
+            history=self._history,
             upstreams=self._upstreams,
             clock=dispatcher.clock,
             wall=wall,
@@ -101,8 +104,10 @@ class Operators:
         self._drained = wanted
 
     def look(self) -> None:
-        """Tell listeners what became of the replicas; once a second."""
-        self._watch.look(self._fleet.statuses(), self._scheduler.replicas, self._clock())
+        """Tell listeners what became of the replicas, and note who waits and runs; each second."""
+        now = self._clock()
+        self._watch.look(self._fleet.statuses(), self._scheduler.replicas, now)
+        self._history.look(now, self.desk.wall())
 
     def advised(self, advice: ScaleAdvised) -> None:
         """Tell listeners how many replicas there should be."""

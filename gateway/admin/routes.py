@@ -9,6 +9,7 @@ from fastapi import APIRouter, FastAPI
 from gateway.admin import (
     audit,
     event_stream,
+    overview,
     pages,
     problems,
     queues,
@@ -47,7 +48,7 @@ def door(
         return _secured(described([*public.routes, *app.routes]))
 
     app.include_router(pages.router(metrics, document))
-    for each in (replicas, queues, requests, scale, audit, event_stream):
+    for each in (overview, replicas, queues, requests, scale, audit, event_stream):
         app.include_router(each.router(desk), prefix=PREFIX)
     for router in more:
         app.include_router(router, prefix=PREFIX)
