@@ -157,9 +157,12 @@ class Gateway:
         listen = self.settings.listen
         public = build_app(operations, lifespan=self._lifespan)
         office = self.office
+        front: Front
         lobby = Lobby(
             public,
-            lambda: self.operators.door(public=public, metrics=self.metrics, more=routers(office)),
+            lambda: self.operators.door(
+                public=public, metrics=self.metrics, generation=front, more=routers(office)
+            ),
         )
         self.furnish: Callable[[], object] = lobby.furnish
         """Makes at once what would else be made for the first operator who comes."""

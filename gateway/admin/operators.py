@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from secrets import token_hex, token_urlsafe
 
 from fastapi import APIRouter, FastAPI
+from starlette.types import ASGIApp
 
 from gateway.admin import routes
 from gateway.admin.desk import Desk
@@ -76,11 +77,23 @@ class Operators:
             wall=wall,
         )
 
-    def door(self, *, public: FastAPI, metrics: Metrics, more: Iterable[APIRouter] = ()) -> Door:
+    def door(
+        self,
+        *,
+        public: FastAPI,
+        metrics: Metrics,
+        generation: ASGIApp,
+        more: Iterable[APIRouter] = (),
+    ) -> Door:
         """The way in; see `routes.door`."""
         return routes.door(
-            self.desk, public=public, metrics=metrics, guard=self._guard, more=more
-        )  # fmt: skip
+            self.desk,
+            public=public,
+            metrics=metrics,
+            guard=self._guard,
+            generation=generation,
+            more=more,
+        )
 
     def configure(self, settings: Settings) -> None:
         """Follow other settings, and what the registry says of drained replicas."""
