@@ -304,13 +304,15 @@ def _announce(gateway: Gateway) -> None:
     settings = gateway.settings
     base = f"http://{settings.listen.host}:{settings.listen.port}"
     apart = settings.listen.admin_port
-    docs = base if apart is None else f"http://{settings.listen.host}:{apart}"
-    lines = [f"fairgate {__version__} on {base}  (docs: {docs}/docs)"]
+    theirs = base if apart is None else f"http://{settings.listen.host}:{apart}"
+    lines = [f"fairgate {__version__} on {base}  (console: {theirs}/console, docs: {theirs}/docs)"]
     if settings.is_open:
         lines.append("open mode: no API key is configured, so only this machine is served")
     made = gateway.operators.made_key
     if made is not None and not settings.is_local:
-        lines.append(f"admin key for /admin, /metrics and /docs, made for this run: {made}")
+        lines.append(
+            f"admin key for /console, /admin, /metrics and /docs, made for this run: {made}"
+        )
     sys.stderr.write("\n".join(lines) + "\n")
     sys.stderr.flush()
 
