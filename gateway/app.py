@@ -170,10 +170,14 @@ class Gateway:
         listen = self.settings.listen
         public = build_app(operations, lifespan=self._lifespan)
         office = self.office
+        front: Front
         lobby = Lobby(
             public,
             lambda: self.operators.door(
-                public=public, metrics=self.siblings.metrics, more=routers(office)
+                public=public,
+                metrics=self.siblings.metrics,
+                generation=front,
+                more=routers(office),
             ),
         )
         self.furnish: Callable[[], object] = lobby.furnish

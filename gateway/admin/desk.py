@@ -8,6 +8,7 @@ from fastapi import Request
 from gateway.admin.door import ATTEMPT, REQUEST_ID, WHO
 from gateway.admin.events import Happenings
 from gateway.admin.fellows import Fellows
+from gateway.admin.history import History
 from gateway.admin.idempotency import Attempt
 from gateway.admin.registry import Registry
 from gateway.admin.upstreams import Upstreams
@@ -34,6 +35,7 @@ class Desk:
     registry: Registry
     settings: Callable[[], Settings]
     happenings: Happenings
+    history: History
     upstreams: Upstreams
     fellows: Fellows
     """The other gateways of the cluster."""

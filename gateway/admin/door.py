@@ -2,12 +2,13 @@
 
 The table of routes is all there is. A request that matches none of them gets 404 here; one that
 does reaches the application behind only after the guard let it in, and its body is complete and
-within its bound. Paths are matched as they came, never built anew.
+within its bound. The pages of the console tell nothing of this gateway, and need no key. Paths are
+matched as they came, never built anew.
 """
 
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from secrets import token_hex
 from urllib.parse import parse_qsl
@@ -18,6 +19,7 @@ from pydantic import BaseModel
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Message
 
+from gateway.admin.console_pages import ENTRY, ENTRY_PAGES, StaticPage
 from gateway.admin.guard import Guard
 from gateway.admin.idempotency import HEADER, Attempt, Idempotency, fingerprint_of
 from gateway.admin.problems import failed, store_unavailable
@@ -71,17 +73,31 @@ class Door:
     """The operators' side as one ASGI application."""
 
     def __init__(
-        self, app: ASGIApp, routes: Iterable[BaseRoute], *, guard: Guard, once: Idempotency
+        self,
+        app: ASGIApp,
+        routes: Iterable[BaseRoute],
+        *,
+        guard: Guard,
+        once: Idempotency,
+        pages: Mapping[str, StaticPage],
     ) -> None:
-        """`routes` are those of `app`, and no others of it can be reached."""
+        """`routes` are those of `app`, and no others of it can be reached.
+
+        `pages` by path are the same for everybody, and are shown without a key.
+        """
         self._app = app
+        self._pages = pages
         self._guard = guard
         self._once = once
         self._entries = tuple(_entries(routes))
 
     def knows(self, path: str) -> bool:
         """Whether there is such a route, for whatever method."""
-        return any(entry.pattern.match(path) for entry in self._entries)
+        return (
+            path in self._pages
+            or path == ENTRY
+            or any(entry.pattern.match(path) for entry in self._entries)
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -100,6 +116,12 @@ class Door:
             await reply.fail(failed())
 
     async def _serve(self, scope: Scope, receive: Receive, reply: "_Reply") -> None:
+        page = self._pages.get(scope["path"])
+        if scope["path"] == ENTRY:
+            page = ENTRY_PAGES[self._guard.needs_key]
+        if page is not None:
+            await self._show(page, scope, reply)
+            return
         found = [entry for entry in self._entries if entry.pattern.match(scope["path"])]
         if not found:
             raise RouteNotFoundError("There is no such route.")
@@ -133,6 +155,20 @@ class Door:
             reply.keeps = True
             await self._app(scope, replayed, reply)
             self._note(known, reply)
+
+    async def _show(self, page: StaticPage, scope: Scope, reply: "_Reply") -> None:
+        self._guard.welcome(scope)
+        if scope["method"] not in ("GET", "HEAD"):
+            reply.add((b"allow", b"GET, HEAD"))
+            raise MethodNotAllowedError("This route takes GET, HEAD.")
+        _look_at_query(scope, frozenset())
+        # A proxy that compresses makes the tag a weak one.
+        seen = headers_of(scope["headers"]).get(b"if-none-match", b"").removeprefix(b"W/")
+        if page.tag and seen == page.tag:
+            await reply.whole(304, [*page.headers], b"", is_bodiless=True)
+        else:
+            is_bodiless = scope["method"] == "HEAD"
+            await reply.whole(200, [*page.headers], page.body, is_bodiless=is_bodiless)
 
     def _note(self, attempt: Attempt, reply: "_Reply") -> None:
         """What was done without a commit is remembered; what failed may be tried again."""
@@ -194,11 +230,20 @@ class _Reply:
             self.body += message.get("body", b"")
         await self._send(message)
 
-    async def whole(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-        """A complete answer."""
-        length = (b"content-length", b"%d" % len(body))
-        await self({"type": "http.response.start", "status": status, "headers": [*headers, length]})
-        await self({"type": "http.response.body", "body": body, "more_body": False})
+    async def whole(
+        self,
+        status: int,
+        headers: list[tuple[bytes, bytes]],
+        body: bytes,
+        *,
+        is_bodiless: bool = False,
+    ) -> None:
+        """A complete answer; where it `is_bodiless`, its head alone."""
+        if status != 304:
+            headers = [*headers, (b"content-length", b"%d" % len(body))]
+        await self({"type": "http.response.start", "status": status, "headers": headers})
+        sent = b"" if is_bodiless else body
+        await self({"type": "http.response.body", "body": sent, "more_body": False})
 
     async def fail(self, error: GatewayError) -> None:
         """An error, unless an answer has begun."""

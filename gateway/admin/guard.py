@@ -98,16 +98,15 @@ class Guard:
         self._keys: Sequence[AdminKey] = tuple(keys)
         self._is_open = is_open
 
+    @property
+    def needs_key(self) -> bool:
+        """Whether anybody is asked for one."""
+        return not self._is_open
+
     def admit(self, scope: Scope) -> str:
         """The name of who asks. Raises ForeignPageError, LockedOutError, ForbiddenError."""
-        host = _only(scope, b"host")
-        self._look_at_page(scope, host)
+        self.welcome(scope)
         if self._is_open:
-            if host is None or not LOOPBACK_NAME.fullmatch(host):
-                raise ForeignPageError(
-                    "Without an admin key this is for this machine: the Host header must be "
-                    "localhost, 127.0.0.1 or [::1]."
-                )
             return LOCAL
         peer = peer_of(scope)
         locked_s = self._guesses.locked_s(peer)
@@ -122,6 +121,16 @@ class Guard:
                 self._guesses.failed(peer)
             raise ForbiddenError("This needs the admin key.")
         return holder
+
+    def welcome(self, scope: Scope) -> None:
+        """Look at Host and Origin alone, for what tells nothing. Raises ForeignPageError."""
+        host = _only(scope, b"host")
+        self._look_at_page(scope, host)
+        if self._is_open and (host is None or not LOOPBACK_NAME.fullmatch(host)):
+            raise ForeignPageError(
+                "Without an admin key this is for this machine: the Host header must be "
+                "localhost, 127.0.0.1 or [::1]."
+            )
 
     def holder(self, api_key: bytes | None) -> str | None:
         """Whose key it is. All hashes are compared, each in constant time."""

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from secrets import token_hex, token_urlsafe
 
 from fastapi import APIRouter, FastAPI
+from starlette.types import ASGIApp
 
 from gateway.admin import routes
 from gateway.admin.desk import Desk
@@ -14,6 +15,7 @@ from gateway.admin.door import Door
 from gateway.admin.events import Happenings
 from gateway.admin.fellows import Fellows, NoFellows
 from gateway.admin.guard import ADMIN, AdminKey, Guard
+from gateway.admin.history import History
 from gateway.admin.registry import Registry, drained_names
 from gateway.admin.replica_watch import ReplicaWatch
 from gateway.admin.siblings import Headers
@@ -62,6 +64,7 @@ class Operators:
         self._drained: frozenset[str] = frozenset()
         self.happenings = Happenings(token_hex(EPOCH_BYTES), wall)
         self._watch = ReplicaWatch(self.happenings)
+        self._history = History(dispatcher.scheduler)
         self._upstreams = Upstreams(settings.admin.upstreams)
         self._guard = Guard(
             self._keys(), is_open=self._needs_no_key(), clock=dispatcher.clock
@@ -76,6 +79,7 @@ class Operators:
             registry=registry,
             settings=lambda: self._settings,
             happenings=self.happenings,
+            history=self._history,
             upstreams=self._upstreams,
             fellows=fellows or NoFellows(),
             clock=dispatcher.clock,
@@ -87,12 +91,18 @@ class Operators:
         *,
         public: FastAPI,
         metrics: Callable[[Headers], Awaitable[bytes]],
+        generation: ASGIApp,
         more: Iterable[APIRouter] = (),
     ) -> Door:
         """The way in; see `routes.door`."""
         return routes.door(
-            self.desk, public=public, metrics=metrics, guard=self._guard, more=more
-        )  # fmt: skip
+            self.desk,
+            public=public,
+            metrics=metrics,
+            guard=self._guard,
+            generation=generation,
+            more=more,
+        )
 
     def configure(self, settings: Settings) -> None:
         """Follow other settings, and what the registry says of drained replicas."""
@@ -116,8 +126,10 @@ class Operators:
         self._drained = wanted
 
     def look(self) -> None:
-        """Tell listeners what became of the replicas; once a second."""
-        self._watch.look(self._fleet.statuses(), self._scheduler.replicas, self._clock())
+        """Tell listeners what became of the replicas, and note who waits and runs; each second."""
+        now = self._clock()
+        self._watch.look(self._fleet.statuses(), self._scheduler.replicas, now)
+        self._history.look(now, self.desk.wall())
 
     def advised(self, advice: ScaleAdvised) -> None:
         """Tell listeners how many replicas there should be."""

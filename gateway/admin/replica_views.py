@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from gateway.admin.gates import GateView, gate_views
 from gateway.core.breaker import Breaker
 from gateway.core.freeness import freeness
 from gateway.core.pool import Pool
@@ -40,6 +41,11 @@ EXAMPLE: dict[str, Any] = {
         },
         "limits": {"inflight": 64.0, "context_tokens": 8192, "tpot_ms": 31.5},
         "freeness": {"critical": 17.2},
+        "gates": [
+            {"tier": "critical", "closed_by": None, "reason": None, "slots_away": 0},
+            {"tier": "standard", "closed_by": "headroom",
+             "reason": "has its last free slots kept for the tiers above", "slots_away": 51},
+        ],
         "metrics": {"age_s": 0.4, "is_stale": False, "missing": []},
     },
 }  # fmt: skip
@@ -106,6 +112,9 @@ class LiveView(BaseModel):
     freeness: dict[str, float] = Field(
         description="Free slots' worth for each tier; tiers for which it takes nothing are missing."
     )
+    gates: list[GateView] = Field(
+        description="By tier; empty while the scheduler does not know it."
+    )
     metrics: MetricsView
 
 
@@ -152,6 +161,7 @@ def live_view(
         load=None if believed is None or pool is None else _load(believed, pool),
         limits=None if believed is None or pool is None else _limits(believed, pool),
         freeness={} if believed is None or pool is None else _freeness(believed, pool),
+        gates=[] if believed is None or pool is None else gate_views(believed, pool, now),
         metrics=MetricsView(
             age_s=None if reported_at is None else round(now - reported_at, 3),
             is_stale=believed is None or believed.is_stale or now >= believed.fresh_until,

@@ -69,6 +69,7 @@ class Ended(BaseModel):
 class RequestsAsked(Page):
     """Which of them."""
 
+    id: Annotated[str | None, Field(max_length=64, description="Only this one.")] = None
     state: State | None = None
     tier: Annotated[str | None, Field(max_length=64)] = None
     tenant: Annotated[str | None, Field(max_length=256)] = None
@@ -246,6 +247,7 @@ class Line:
         who = life.asked
         return (
             who is not None
+            and asked.id in (None, life.request_id)
             and asked.tenant in (None, who.tenant)
             and asked.user in (None, who.user)
             and asked.model in (None, life.model)

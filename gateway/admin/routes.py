@@ -5,17 +5,21 @@ from functools import cache
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
+from starlette.types import ASGIApp
 
 from gateway.admin import (
     audit,
     event_stream,
+    overview,
     pages,
+    playground,
     problems,
     queues,
     replicas,
     requests,
     scale,
 )
+from gateway.admin.console_pages import console_pages
 from gateway.admin.desk import Desk
 from gateway.admin.door import Door
 from gateway.admin.guard import Guard
@@ -33,9 +37,12 @@ def door(
     public: FastAPI,
     metrics: Callable[[Headers], Awaitable[bytes]],
     guard: Guard,
+    generation: ASGIApp,
     more: Iterable[APIRouter] = (),
 ) -> Door:
     """The way in. `more` are routers of others under `/admin/v1`; `public`: what is not behind it.
+
+    `generation` is what the playground asks: all that clients may.
 
     The document tells of both sides.
     """
@@ -47,11 +54,18 @@ def door(
         return _secured(described([*public.routes, *app.routes]))
 
     app.include_router(pages.router(metrics, document))
-    for each in (replicas, queues, requests, scale, audit, event_stream):
+    app.include_router(playground.router(generation))
+    for each in (overview, replicas, queues, requests, scale, audit, event_stream):
         app.include_router(each.router(desk), prefix=PREFIX)
     for router in more:
         app.include_router(router, prefix=PREFIX)
-    return Door(app, app.routes, guard=guard, once=Idempotency(desk.registry.answered))
+    return Door(
+        app,
+        app.routes,
+        guard=guard,
+        once=Idempotency(desk.registry.answered),
+        pages=console_pages(),
+    )
 
 
 def _secured(document: dict[str, Any]) -> dict[str, Any]:

@@ -127,6 +127,7 @@ class Demo:
         url = site.urls[self._shown[0]]
         self._screen.say(
             f"Two emulated replicas behind fairgate on {url}; API docs: {url}/docs",
+            f"Watch it in a browser: {url}/console",
             *(f"The same replicas behind --policy {policy}: {site.urls[policy]}"
               for policy in self._shown[1:]),
             "While this runs, ask it yourself:",

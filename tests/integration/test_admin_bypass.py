@@ -19,7 +19,8 @@ KEYS = [{"tenant": "acme", "user": "alice", "key_sha256": key_hash(KEY.encode())
 REPLICAS = "/admin/v1/replicas"
 GUARDED = [
     REPLICAS, "/admin/v1/queues", "/admin/v1/requests", "/admin/v1/scale", "/admin/v1/audit",
-    "/admin/v1/events", "/metrics", "/docs", "/openapi.json",
+    "/admin/v1/events", "/admin/v1/overview", "/admin/v1/overview/history", "/metrics", "/docs",
+    "/openapi.json",
 ]  # fmt: skip
 TARGETS = [
     REPLICAS, "//admin/v1/replicas", "/admin//v1/replicas", "/admin/v1//replicas",
@@ -36,7 +37,9 @@ TARGETS = [
     "http://evil.example/admin/v1/replicas", "http://user:fg-admin@gateway/admin/v1/replicas",
     "http://gateway/healthz/../admin/v1/replicas", "//localhost/admin/v1/replicas",
     "/admin", "/admin/", "/admin/v1", "/admin/v1/", "/admin/v1/none", "/admin/v2/replicas",
-    "/console", "/metrics/", "/metrics%2f", "/docs/", "/openapi.json/", "/openapi.yaml", "/redoc",
+    "/console/", "/console/index.html", "/console/../admin/v1/replicas",
+    "/console/app.js/../../admin/v1/replicas", "/console/chat", "/metrics/", "/metrics%2f",
+    "/docs/", "/openapi.json/", "/openapi.yaml", "/redoc",
 ]  # fmt: skip
 HOSTS = [
     "gateway/#@x", "gateway/healthz#@x", "localhost/#@evil.example", "evil.example#@localhost",

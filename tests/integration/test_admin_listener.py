@@ -15,7 +15,10 @@ from tests.support.gateway import Running, client, eventually, running_gateway
 
 FAST = EmulatorOptions(profile="instant")
 CHAT = {"model": "emulated", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
-OPERATORS = ["/admin/v1/replicas", "/admin/v1/events", "/metrics", "/docs", "/openapi.json"]
+OPERATORS = [
+    "/admin/v1/replicas", "/admin/v1/overview", "/admin/v1/events", "/metrics", "/docs",
+    "/openapi.json", "/console",
+]  # fmt: skip
 BOTH = ["/healthz", "/readyz", "/v1/models"]
 
 

@@ -103,6 +103,9 @@ async def test_the_list_is_filtered_and_paged(place: Place) -> None:
         ({"tier": "standard"}, []),
     ):
         assert [each["user"] for each in await place.listed(**filters)] == users, filters
+    (bob,) = await place.listed(user="bob")
+    assert [each["user"] for each in await place.listed(id=bob["id"], state="waiting")] == ["bob"]
+    assert await place.listed(id="nope") == [], "one that has ended is no error here"
     seen, after = [], None
     for _ in range(3):
         page = (await place.http.get(REQUESTS, params={"limit": 1, "after": after or ""} if after

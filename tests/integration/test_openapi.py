@@ -28,6 +28,7 @@ from schemathesis.specs.openapi.checks import (
 from gateway.admin import scale
 from gateway.admin.audit import AuditView
 from gateway.admin.explanations import WORDS, ExplanationView, FlowView, VerdictView
+from gateway.admin.overview import HistoryView, Overview
 from gateway.admin.queues import QueueView
 from gateway.admin.replica_views import ReplicaView
 from gateway.admin.replicas import NewReplica
@@ -243,7 +244,7 @@ async def test_every_answer_of_operators_routes_has_an_example(place: Place) -> 
 
 @pytest.mark.parametrize(
     "model", [ReplicaView, QueueView, ExplanationView, RequestView, Ended, AdviceView, AuditView,
-              NewReplica],
+              NewReplica, Overview, HistoryView],
 )  # fmt: skip
 def test_examples_are_what_they_are_examples_of(model: type[BaseModel]) -> None:
     """One that was not kept up with its fields misleads whoever copies it."""
