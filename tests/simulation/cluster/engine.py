@@ -32,6 +32,8 @@ class Job:
     granted_at: float = 0.0
     was_alone: bool = False
     """Whether its gateway granted it on its own."""
+    was_let_in: bool = False
+    """Whether anybody judged that it may wait."""
     ends: int = 0
     grants: int = 0
 

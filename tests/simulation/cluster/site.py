@@ -48,9 +48,8 @@ LATENCY_S = 0.002
 """From a gateway to an engine."""
 LATE_SHARE = 0.3
 """So many of the engines are found late, where any is."""
-JUDGED_WITHIN_S = 4.0
-"""Who waits for so long was let in: nobody looks for a leader for longer."""
-JUDGEMENTS = (Reason.WAIT_TOO_LONG, Reason.USER_QUEUE_FULL, Reason.QUEUE_FULL, Reason.SHED)
+JUDGEMENTS = (Reason.WAIT_TOO_LONG, Reason.USER_QUEUE_FULL)
+"""Of whoever comes, and of nobody who was let in."""
 
 
 @dataclass
@@ -274,11 +273,8 @@ class Gateway:
                         continue
                     if job.state == "granted":
                         self.world.faults.append(f"{job.id} was refused while it ran")
-                    waited_s = self.world.heap.now - job.arrived_at
-                    if decision.reason in JUDGEMENTS and waited_s > JUDGED_WITHIN_S:
-                        self.world.faults.append(
-                            f"{job.id} was refused after {waited_s:.1f} s: {decision.reason}"
-                        )
+                    if decision.reason in JUDGEMENTS and job.was_let_in:
+                        self.world.faults.append(f"{job.id} was let in, then {decision.reason}")
                     self._ended(job, "refused")
                 case Recalled():
                     late.append(decision)
@@ -371,6 +367,11 @@ class Gateway:
         self.soon(self._beat_now)
 
     def _beat_now(self) -> None:
+        for job in self.jobs.values():
+            away = self.member.away.get(job.id)
+            job.was_let_in |= job.id in self.scheduler.waiting or (
+                away is not None and away.was_let_in
+            )
         asked_at = self.now
         self._bids += 1
         number = self._bids

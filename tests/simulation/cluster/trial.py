@@ -5,7 +5,7 @@ from random import Random
 
 from gateway.cluster.follower import Phase
 from gateway.cluster.member import Member
-from gateway.core.policy import Policy, Tier
+from gateway.core.policy import Bounds, Policy, Tier
 from tests.simulation.cluster.engine import Engine, Job
 from tests.simulation.cluster.site import World
 from tests.simulation.cluster.store import Heap, Network, Rates
@@ -35,6 +35,7 @@ POLICY = Policy(
     limiter="static",
     warm_up_s=0.0,
     scrape_interval_s=0.5,
+    bounds=Bounds(waiting_per_user=12),
 )
 RELOADED = replace(POLICY, tiers=(POLICY.tiers[0], POLICY.tiers[2]))
 MOVED_TO = {"extra": "low"}
