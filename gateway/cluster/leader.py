@@ -48,6 +48,8 @@ from gateway.core.pool import Pool
 from gateway.core.scheduler import Scheduler
 
 GATHER_S: Final = 2 * BEAT_S
+ABSENT_S: Final = 1.0
+"""What missing gateways had stays taken for so long from when a new leader begins to grant."""
 FAULTS: Final = (ValueError, LookupError, TypeError, AttributeError)
 """What a checkpoint of another form ends in when it is read."""
 
@@ -197,7 +199,7 @@ class Leadership:
         for gateway in live:
             if gateway != self._host.name:
                 self._guest(gateway, now)
-        if now - self._absent.heard_at >= GIVE_UP_S:
+        if now - self._absent.heard_at >= ABSENT_S:
             self._disown(self._absent, now)
         for guest in list(self.guests.values()):
             silent_s = now - guest.heard_at

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.cluster.candidacy import SPREAD_S
 from gateway.cluster.follower import EPOCHS_MAX, Epochs, Follower, Phase
-from gateway.cluster.guests import GIVE_UP_S
+from gateway.cluster.leader import ABSENT_S
 from gateway.cluster.member import FORGET_AFTER_S
 from gateway.cluster.messages import Led, Left
 from gateway.cluster.ports import BEAT_S, LEASE_MARGIN_S, LEASE_S, Leader, Standing
@@ -125,6 +125,6 @@ def test_what_a_missing_gateway_had_stays_taken_where_the_replica_tells_nothing(
     assert new.member.followers[MODEL].phase is Phase.LEADING
     assert not new.granted
     assert bool(new.scheduler.granted) is not tells
-    for _ in range(int(GIVE_UP_S / BEAT_S) + 2):
+    for _ in range(int(ABSENT_S / BEAT_S) + 1):
         joined.beat()
     assert bool(new.granted) is not tells

@@ -1,17 +1,18 @@
 """Faults of the protocol, each planted on purpose: the judge has to notice every one of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
-from gateway.cluster import follower, leader, member
+from gateway.cluster import abroad, follower, leader, member
 from gateway.cluster.follower import Follower
-from gateway.cluster.guests import Guest
+from gateway.cluster.guests import Coming, Guest, Taking
 from gateway.cluster.leader import Leadership
 from gateway.cluster.member import Member
 from gateway.cluster.messages import Decided, Led, Message, Told
 from gateway.cluster.ports import Leader
+from gateway.core.messages import Arrived
 from tests.simulation.cluster.store import Store
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -129,6 +130,27 @@ def no_heartbeat_of_the_leader(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Member, "heard", heard)
 
 
+def judged_again(patch: pytest.MonkeyPatch) -> None:
+    """Who was let in by one gateway is judged by the next that decides."""
+
+    def come(to: Taking, coming: Iterable[Coming], now: float) -> None:
+        for request, _ in sorted(coming, key=lambda each: each[0].arrived_at):
+            to.feed(Arrived(request), now)
+
+    patch.setattr(leader, "come", come)
+    patch.setattr(abroad, "come", come)
+
+
+def no_names_of_tiers(patch: pytest.MonkeyPatch) -> None:
+    """A rank means the same everywhere, also while a reload goes round."""
+    patch.setattr(Guest, "rank", lambda self, names, policy: None)
+
+
+def no_new_ranks_for_what_is_gathered(patch: pytest.MonkeyPatch) -> None:
+    """A reload passes over what waits for a new leader to begin."""
+    patch.setattr(Leadership, "rank_anew", lambda self, ranks: None)
+
+
 PLANTED: tuple[tuple[Plant, str], ...] = (
     (no_numbers_from_the_leader, "lossy"),
     (no_numbers_from_followers, "lossy"),
@@ -141,5 +163,8 @@ PLANTED: tuple[tuple[Plant, str], ...] = (
     (no_way_home, "parted"),
     (no_giving_up, "crashes"),
     (no_heartbeat_of_the_leader, "lossy"),
+    (judged_again, "frozen"),
+    (no_names_of_tiers, "lossy"),
+    (no_new_ranks_for_what_is_gathered, "lossy"),
 )
 """Each with the kind of seeds that shows it."""

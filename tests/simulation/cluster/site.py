@@ -3,7 +3,8 @@
 Each gateway has a clock of its own; engines tell the truth about who is inside.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 
@@ -14,6 +15,7 @@ from gateway.cluster.ports import BEAT_S, SILENCE_S, Standing
 from gateway.core import invariants
 from gateway.core.messages import (
     Arrived,
+    Bounced,
     Cancelled,
     Decision,
     Event,
@@ -22,7 +24,9 @@ from gateway.core.messages import (
     Granted,
     MoveWanted,
     Outcome,
+    PolicyChanged,
     Progressed,
+    Reason,
     RecallDone,
     Recalled,
     RecallTooLate,
@@ -37,83 +41,15 @@ from gateway.core.messages import (
 )
 from gateway.core.policy import Policy
 from gateway.core.scheduler import Scheduler
+from tests.simulation.cluster.engine import Engine, Job
 from tests.simulation.cluster.store import Act, Heap, Network
 
 LATENCY_S = 0.002
 """From a gateway to an engine."""
-PREFILL_S = 0.02
-
-
-@dataclass(eq=False)
-class Job:
-    """A request as its client sees it."""
-
-    id: str
-    model: str
-    user: str
-    tier: int
-    service_s: float
-    output_tokens: int
-    gateway: "Gateway"
-    arrived_at: float
-    """By true time."""
-    state: str = "waiting"
-    """waiting, granted, done, refused, cancelled, crashed"""
-    replica: str = ""
-    granted_at: float = 0.0
-    was_alone: bool = False
-    """Whether its gateway granted it on its own."""
-    ends: int = 0
-    grants: int = 0
-
-
-class Engine:
-    """Slots, and a line in front of them."""
-
-    def __init__(
-        self, heap: Heap, name: str, models: frozenset[str], *, slots: int, is_mute: bool
-    ) -> None:
-        """`is_mute`: its metrics tell nothing of what is inside."""
-        self.is_mute = is_mute
-        self.heap = heap
-        self.name = name
-        self.models = models
-        self.slots = slots
-        self.running: dict[str, Job] = {}
-        self.line: dict[str, Job] = {}
-
-    @property
-    def inside(self) -> list[Job]:
-        """All that is there."""
-        return [*self.running.values(), *self.line.values()]
-
-    def enter(self, job: Job) -> None:
-        """A request reaches the engine."""
-        self.line[job.id] = job
-        job.gateway.world.entered(self)
-        self._start()
-
-    def leave(self, job: Job) -> None:
-        """Its client hung up, or it is done."""
-        self.running.pop(job.id, None)
-        self.line.pop(job.id, None)
-        self._start()
-
-    def _start(self) -> None:
-        while self.line and len(self.running) < self.slots:
-            job = self.line.pop(next(iter(self.line)))
-            self.running[job.id] = job
-            self.heap.after(PREFILL_S, lambda job=job: self._begun(job))  # type: ignore[misc]  # a default binds it
-            self.heap.after(PREFILL_S + job.service_s, lambda job=job: self._done(job))  # type: ignore[misc]  # a default binds it
-
-    def _begun(self, job: Job) -> None:
-        if self.running.get(job.id) is job:
-            job.gateway.soon(lambda: job.gateway.began(job))
-
-    def _done(self, job: Job) -> None:
-        if self.running.get(job.id) is job:
-            self.leave(job)
-            job.gateway.soon(lambda: job.gateway.done(job))
+LATE_SHARE = 0.3
+"""So many of the engines are found late, where any is."""
+JUDGEMENTS = (Reason.WAIT_TOO_LONG, Reason.USER_QUEUE_FULL)
+"""Of whoever comes, and of nobody who was let in."""
 
 
 @dataclass
@@ -137,6 +73,13 @@ class World:
     checks_books: bool = True
     check_every: int = 20
     made: int = 0
+    odd: Random = field(default_factory=Random)
+    bounces: float = 0.0
+    """How often an engine says that it is busy, 0..1."""
+    late_s: tuple[float, float] | None = None
+    """How long a gateway may need to find an engine; None: all are found at once."""
+    moved_to: Mapping[str, str] = field(default_factory=dict)
+    """Where requests of tiers go that were removed."""
     hit_at: float = 0.0
     """When a gateway last crashed."""
 
@@ -178,9 +121,26 @@ class Gateway:
         self._answered = 0
         world.network.inboxes[name] = lambda message: self.soon(lambda: self._heard(message))
         for engine in world.engines.values():
-            self.tell(ReplicaFound(replica=engine.name, models=engine.models, slots=engine.slots))
+            if world.late_s is not None and world.odd.random() < LATE_SHARE:
+                late_s = world.odd.uniform(*world.late_s)
+                world.heap.after(late_s, partial(self.soon, partial(self._find, engine)))
+            else:
+                self._find(engine)
         self._beat()
         self._scrape()
+
+    def _find(self, engine: Engine) -> None:
+        self.tell(ReplicaFound(replica=engine.name, models=engine.models, slots=engine.slots))
+
+    def reload(self) -> None:
+        """The operator changed the policy."""
+        self.soon(lambda: self.tell(PolicyChanged(self.world.policy, self.world.moved_to)))
+
+    def rank(self, job: Job) -> int:
+        """Of its tier, as this gateway knows it."""
+        names = [tier.name for tier in self.scheduler.policy.tiers]
+        name = job.tier if job.tier in names else self.world.moved_to[job.tier]
+        return names.index(name)
 
     @property
     def now(self) -> float:
@@ -244,7 +204,7 @@ class Gateway:
         request = Request(
             id=job.id,
             model=job.model,
-            tier=job.tier,
+            tier=self.rank(job),
             tenant="t",
             user=job.user,
             arrived_at=self.now,
@@ -252,7 +212,11 @@ class Gateway:
             output_tokens_max=job.output_tokens,
             streams=True,
         )
-        self.soon(lambda: self.tell(Arrived(request)) if job.id in self.jobs else None)
+        self.soon(lambda: self._arrived(request, job))
+
+    def _arrived(self, request: Request, job: Job) -> None:
+        if job.id in self.jobs:
+            self.tell(Arrived(replace(request, tier=self.rank(job))))
 
     def hang_up(self, job: Job) -> None:
         """A client loses patience."""
@@ -309,6 +273,8 @@ class Gateway:
                         continue
                     if job.state == "granted":
                         self.world.faults.append(f"{job.id} was refused while it ran")
+                    if decision.reason in JUDGEMENTS and job.was_let_in:
+                        self.world.faults.append(f"{job.id} was let in, then {decision.reason}")
                     self._ended(job, "refused")
                 case Recalled():
                     late.append(decision)
@@ -324,8 +290,18 @@ class Gateway:
         self._checks += 1
         if self.world.checks_books and self._checks % self.world.check_every == 0:
             invariants.check(self.scheduler)
+            self._check_tiers()
         for recalled in late:
             self._recalled(recalled)
+
+    def _check_tiers(self) -> None:
+        """What the others sent is in the tier that they meant."""
+        by_id = {job.id: job for job in self.world.jobs}
+        for id, waiting in self.scheduler.waiting.items():
+            meant = by_id[id.rpartition("/")[2]].tier
+            found = self.scheduler.policy.tiers[waiting.request.tier].name
+            if found not in (meant, self.world.moved_to.get(meant)):
+                self.world.faults.append(f"{id} is of tier {meant}, and waits in {found}")
 
     def _granted(self, decision: Granted) -> None:
         job = self.jobs.get(decision.request_id)
@@ -354,7 +330,12 @@ class Gateway:
         return max(1, engine.slots // self.member.sharers)
 
     def _reaches(self, engine: Engine, job: Job, grants: int) -> None:
-        if job.state == "granted" and job.grants == grants:
+        if job.state != "granted" or job.grants != grants:
+            return
+        if self.world.odd.random() < self.world.bounces and not self.is_dead:
+            job.state, job.replica = "waiting", ""
+            self.soon(lambda: self.tell(Bounced(job.id)) if job.id in self.jobs else None)
+        else:
             engine.enter(job)
 
     def _recalled(self, decision: Recalled) -> None:
@@ -386,6 +367,11 @@ class Gateway:
         self.soon(self._beat_now)
 
     def _beat_now(self) -> None:
+        for job in self.jobs.values():
+            away = self.member.away.get(job.id)
+            job.was_let_in |= job.id in self.scheduler.waiting or (
+                away is not None and away.was_let_in
+            )
         asked_at = self.now
         self._bids += 1
         number = self._bids
@@ -410,7 +396,10 @@ class Gateway:
         if self.is_dead:
             return
         self.world.heap.after(self.world.dice.uniform(0.9, 1.1) * 0.5, self._scrape)
-        for engine in self.world.engines.values():
+        found = [
+            each for each in self.world.engines.values() if each.name in self.scheduler.replicas
+        ]
+        for engine in found:
             report = ReplicaReport(slots=engine.slots)
             if not engine.is_mute:
                 running, waiting = len(engine.running), len(engine.line)

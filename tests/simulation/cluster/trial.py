@@ -1,12 +1,13 @@
 """One seed: a load, misfortunes, and a verdict."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from gateway.cluster.follower import Phase
 from gateway.cluster.member import Member
-from gateway.core.policy import Policy, Tier
-from tests.simulation.cluster.site import Engine, Job, World
+from gateway.core.policy import Bounds, Policy, Tier
+from tests.simulation.cluster.engine import Engine, Job
+from tests.simulation.cluster.site import World
 from tests.simulation.cluster.store import Heap, Network, Rates
 
 KINDS = ("lossy", "crashes", "stalls", "parted", "frozen", "all")
@@ -17,10 +18,14 @@ END_AT_S = 34.0
 SLOTS = 6
 RECOVERY_S = 3.0
 
+PATIENCE_S = 18.0
+LATE_S = (0.2, 1.5)
+"""How much later than the others a gateway may find a replica."""
 POLICY = Policy(
     tiers=(
-        Tier(name="high", queue_limit=1, patience_s=1e4),
-        Tier(name="low", queue_limit=1, patience_s=1e4, min_share=0.1),
+        Tier(name="high", queue_limit=1, patience_s=PATIENCE_S),
+        Tier(name="extra", queue_limit=1, patience_s=PATIENCE_S),
+        Tier(name="low", queue_limit=1, patience_s=PATIENCE_S, min_share=0.1),
     ),
     cost="requests",
     headroom_max=0.0,
@@ -28,7 +33,10 @@ POLICY = Policy(
     limiter="static",
     warm_up_s=0.0,
     scrape_interval_s=0.5,
+    bounds=Bounds(waiting_per_user=12),
 )
+RELOADED = replace(POLICY, tiers=(POLICY.tiers[0], POLICY.tiers[2]))
+MOVED_TO = {"extra": "low"}
 
 
 @dataclass
@@ -67,6 +75,7 @@ def played(seed: int, kind: str | None = None, member: type[Member] = Member) ->
         )
     for _ in range(3):
         heap.after(dice.uniform(0.0, 0.3), world.join)
+    _oddities(world, Random(f"{seed}/odd"))
     _load(world, [min(each) for each in models])
     _misfortunes(world, kind)
     gap = _Gap(world)
@@ -106,6 +115,22 @@ def rates_of(kind: str, dice: Random) -> Rates:
     )
 
 
+def _oddities(world: World, dice: Random) -> None:
+    """What is no misfortune: engines that are busy, gateways that find them late, a reload."""
+    world.odd = dice
+    world.bounces = dice.choice((0.0, 0.02, 0.1))
+    world.late_s = dice.choice((None, LATE_S))
+    if dice.random() < 0.5:
+        world.heap.at(dice.uniform(1.0, SPAN_S), lambda: _reload(world))
+
+
+def _reload(world: World) -> None:
+    """It comes to one gateway after the other, and to each that starts from now on."""
+    world.policy, world.moved_to = RELOADED, MOVED_TO
+    for gateway in world.alive():
+        world.heap.after(world.odd.uniform(0.0, 1.0), gateway.reload)
+
+
 def _load(world: World, models: list[str]) -> None:
     dice, at = world.dice, 0.5
     per_s = dice.uniform(0.7, 1.6) * SLOTS * len(world.engines) / 0.55
@@ -126,7 +151,7 @@ def _arrives(world: World, number: int, models: list[str]) -> None:
         id=f"j{number}",
         model=dice.choice(models),
         user=f"u{dice.randrange(5)}",
-        tier=dice.randrange(2),
+        tier="high" if dice.random() < 0.5 else "extra" if dice.random() < 0.3 else "low",
         service_s=dice.uniform(0.1, 1.0),
         output_tokens=dice.randrange(1, 50),
         gateway=gateway,
