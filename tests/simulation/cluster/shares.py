@@ -3,7 +3,8 @@
 from collections import Counter
 from random import Random
 
-from tests.simulation.cluster.site import Engine, Gateway, Job, World
+from tests.simulation.cluster.engine import Engine, Job
+from tests.simulation.cluster.site import Gateway, World
 from tests.simulation.cluster.store import Heap, Network, Rates
 from tests.simulation.cluster.trial import POLICY, SLOTS
 
@@ -43,7 +44,7 @@ def _arrive(world: World, gateway: Gateway, id: str, user: str) -> None:
         id=id,
         model="m",
         user=user,
-        tier=0,
+        tier=POLICY.tiers[0].name,
         service_s=SERVICE_S,
         output_tokens=10,
         gateway=gateway,
