@@ -9,7 +9,7 @@ from tests.simulation.cluster.planted import PLANTED, Plant
 from tests.simulation.cluster.trial import KINDS, played
 
 SEEDS = 30
-SEEDS_TO_NOTICE = 40
+SEEDS_TO_NOTICE = 50
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
