@@ -11,7 +11,7 @@ from tests.simulation.cluster.trial import KINDS, played
 
 SEEDS = 30
 SHOWED_FAULTS = (476, 790)
-SEEDS_TO_NOTICE = 40
+SEEDS_TO_NOTICE = 50
 SHARE_MARGIN = 4
 """Requests: those that run when the count begins and ends, and what a checkpoint may lack."""
 

@@ -80,14 +80,16 @@ def no_gathering(patch: pytest.MonkeyPatch) -> None:
         self.gather_until = float("-inf")
 
     patch.setattr(Leadership, "__init__", init)
+    patch.setattr(Leadership, "_inherit", lambda self, now: None)
 
 
 def no_word_of_what_runs(patch: pytest.MonkeyPatch) -> None:
     """A follower tells a new leader only what waits."""
     before = Follower.sync
 
-    def sync(self: Follower, session: int, requests: Any, now: float) -> Any:
-        return before(self, session, tuple(each for each in requests if not each.replica), now)
+    def sync(self: Follower, session: int, requests: Any, now: float, **named: Any) -> Any:
+        waiting = tuple(each for each in requests if not each.replica)
+        return before(self, session, waiting, now, **named)
 
     patch.setattr(Follower, "sync", sync)
 
