@@ -29,6 +29,7 @@ from gateway.core.messages import (
     Outcome,
     PolicyChanged,
     Progressed,
+    Readmitted,
     RecallDone,
     Recalled,
     RecallTooLate,
@@ -257,6 +258,7 @@ class Life:
                 is_continuation=False, patience_s=None, caps=(),
             )  # fmt: skip
             self.first.handle(Arrived(often), self.now)
+        self.first.handle(Readmitted((replace(self.request(), model="m"),)), self.now)
         for waiting in self.first.waiting.values():
             assert (waiting.lane is None) == (waiting.holder is not None)
             if waiting.lane is not None:

@@ -6,7 +6,7 @@
 import pytest
 
 from tests.simulation.cluster.planted import PLANTED, Plant
-from tests.simulation.cluster.shares import shared_out
+from tests.simulation.cluster.shares import WAITING, shared_out
 from tests.simulation.cluster.trial import KINDS, played
 
 SEEDS = 30
@@ -44,4 +44,5 @@ def test_users_of_three_gateways_get_the_same_over_a_change_of_the_leader() -> N
     world, served = shared_out()
     assert world.faults == []
     for users in served:
+        assert users.keys() == WAITING.keys()
         assert max(users.values()) - min(users.values()) <= SHARE_MARGIN, served

@@ -271,6 +271,13 @@ def limited() -> Case:
     return policy, story, 2.0, (2.0, Finished("run", Outcome.DONE))
 
 
+def shared() -> Case:
+    """Half of it is for a gateway that is not heard of."""
+    policy = replace(ONE, sharers=2)
+    story: Story = [(0.0, found(slots=2)), (0.0, asked("run", 0.0)), (1.0, asked("w", 1.0))]
+    return policy, story, 2.0, (2.0, Finished("run", Outcome.DONE))
+
+
 def warms_up() -> Case:
     """It has just joined another one."""
     policy = replace(ONE, warm_up_s=8.0)
@@ -313,8 +320,8 @@ def memory() -> Case:
 CASES: dict[Closed, Callable[[], Case]] = {
     Closed.UNUSABLE: unusable, Closed.ELSEWHERE: elsewhere, Closed.BUSY: rests,
     Closed.TRIPPED: tripped, Closed.QUEUE: queues, Closed.SPEED: slow, Closed.HEADROOM: kept_free,
-    Closed.LIMIT: limited, Closed.WARM_UP: warms_up, Closed.RESERVED: reserved,
-    Closed.PREFILL: prefills, Closed.KV: memory,
+    Closed.LIMIT: limited, Closed.SHARE: shared, Closed.WARM_UP: warms_up,
+    Closed.RESERVED: reserved, Closed.PREFILL: prefills, Closed.KV: memory,
 }  # fmt: skip
 
 

@@ -62,13 +62,13 @@ def no_fencing(patch: pytest.MonkeyPatch) -> None:
             self._settle(own, now)
 
     patch.setattr(Member, "_hear_of", hear_of)
-    patch.setattr(Member, "_look_at_lease", lambda self, now: None)
+    patch.setattr(Member, "_lose_lease", lambda self, now: None)
     patch.setattr(Store, "is_fenced", False)
 
 
 def no_end_of_the_lease(patch: pytest.MonkeyPatch) -> None:
     """A leader that slept decides on as if nothing had happened."""
-    patch.setattr(Member, "_look_at_lease", lambda self, now: None)
+    patch.setattr(Member, "_lose_lease", lambda self, now: None)
 
 
 def no_gathering(patch: pytest.MonkeyPatch) -> None:
