@@ -16,15 +16,15 @@ import httpx
 import pytest
 
 from tests.e2e.vllm.conftest import Say
-from tests.e2e.vllm.engines import MODEL, Replica, running_replicas
+from tests.e2e.vllm.engines import MODEL, READY_S_MAX, Replica, running_replicas
 from tests.support.breaking import CHAT, COMPLETIONS, ON, Heard
 from tests.support.cutting import cutting
 from tests.support.gateway import Running, client, eventually, running_gateway
 from tests.support.ports import free_port
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1_800)]
-
 TRIALS = int(os.environ.get("FAIRGATE_TRIALS", "1"))
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1_800 + TRIALS * READY_S_MAX)]
+
 STREAMS = 16
 SLOTS = 16
 TOKENS = 160
