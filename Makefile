@@ -13,7 +13,7 @@ COMPILED := $(wildcard gateway/core/*.py) \
 		surroundings.py whole.py wire.py work.py) \
 	$(addprefix gateway/continuation/, strand.py) \
 	$(addprefix gateway/runtime/, admission.py dispatcher.py gate.py) \
-	$(addprefix gateway/telemetry/, metrics.py series.py) \
+	$(addprefix gateway/telemetry/, fairness.py gauges.py goodput.py metrics.py series.py tenants.py) \
 	$(addprefix gateway/tenancy/, budget.py keys.py limits.py window.py) \
 	$(addprefix gateway/upstream/, chunks.py client.py connection.py figures.py fleet.py \
 		frames.py json_text.py sse.py takers.py)

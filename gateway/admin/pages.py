@@ -3,14 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 
 from gateway.admin.problems import documented
 from gateway.telemetry.metrics import Metrics
 
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SAMPLE = 'fairgate_flow_control_queue_size{tier="standard",model="llama-3-8b"} 3\n'
 
 
@@ -19,12 +18,13 @@ def router(metrics: Metrics, document: Callable[[], dict[str, Any]]) -> APIRoute
     routes = APIRouter(tags=["pages"])
 
     @routes.get(
-        "/metrics", summary="Metrics, in Prometheus' text format",
+        "/metrics", summary="Metrics, in Prometheus' text format, or as OpenMetrics",
         response_class=PlainTextResponse,
         responses={**documented(), 200: {"content": {"text/plain": {"example": SAMPLE}}}},
     )  # fmt: skip
-    async def metrics_text() -> Response:
-        return Response(metrics.text(), media_type=METRICS_TYPE)
+    async def metrics_text(request: Request) -> Response:
+        text, media_type = metrics.exposed(request.headers.get("accept", ""))
+        return Response(text, headers={"content-type": media_type, "vary": "accept"})
 
     @routes.get(
         "/docs", summary="This document as a page", response_class=HTMLResponse,
