@@ -65,7 +65,7 @@ chaos: .venv/.installed-dev ## a hundred schedules of failing engines, lines and
 lock: .venv/.installed-dev ## both lock files anew, after a change of pyproject.toml
 	$(PIP) install 'uv>=0.13'
 	$(COMPILE) --output-file requirements.lock pyproject.toml
-	$(COMPILE) --output-file requirements-dev.lock --extra dev --extra plots pyproject.toml
+	$(COMPILE) --output-file requirements-dev.lock --extra dev --extra otel --extra plots pyproject.toml
 	printf 'hatchling>=1.27\n' | $(COMPILE) - --output-file deploy/requirements-build.lock
 
 clean: ## caches and build outputs; .venv stays

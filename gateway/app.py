@@ -40,10 +40,10 @@ from gateway.runtime.lag import LagMeter
 from gateway.runtime.pressure import Pressure, floor_of, memory_limit, resident_bytes
 from gateway.runtime.stalls import is_stalled, stuck
 from gateway.settings import Settings, SettingsError
-from gateway.telemetry.log import RequestLog
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.process import families_of, refusals_of
 from gateway.telemetry.record import SettledRequest
+from gateway.telemetry.writers import Writers
 from gateway.tenancy.keys import Keyring
 from gateway.tenancy.limits import Limits
 from gateway.tenancy.spending import Spending, Sums
@@ -89,10 +89,11 @@ class Gateway:
         policy = settings.policy()
         self.scheduler = Scheduler(policy)
         self.metrics = Metrics(self.scheduler, clock, version=__version__)
-        self._log: RequestLog | None = None
+        self.writers = Writers(clock, __version__)
         self.lag = LagMeter(self._looked)
         self.pressure = Pressure(lag_max_s=settings.bounds.loop_lag_s, memory_max=_memory(settings))
-        self.metrics.tell_also(families_of(gauges(self), counters(self), lambda: self._log))
+        self.metrics.tell_also(families_of(gauges(self), counters(self)))
+        self.metrics.tell_also(self.writers.families)
         self.metrics.tell_also(refusals_of(self.limits.refusals))
         self.metrics.tell_also(replicas(self))
         self.dispatcher = Dispatcher(self.scheduler, clock, advised=self._advised)
@@ -262,7 +263,7 @@ class Gateway:
         self.pressure.configure(lag_max_s=settings.bounds.loop_lag_s, memory_max=_memory(settings))
         if settings.sources is not old.sources:
             set_log_level(settings)
-            self._open_log()
+            self._open_writers()
         for name in sorted(changed & FIXED):
             RELOADS.warning("%s cannot change while running: it stays as it is", name)
         for line in homeless:
@@ -343,7 +344,7 @@ class Gateway:
     @asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         await self.office.open()
-        self._open_log()
+        self._open_writers()
         self.lag.start()
         async with asyncio.TaskGroup() as tasks:
             self.fleet.run_in(tasks)
@@ -374,24 +375,12 @@ class Gateway:
                 self.fleet.close()
                 self.dispatcher.close()
                 self.lag.stop()
-                if self._log is not None:
-                    await asyncio.to_thread(self._log.close)
+                await self.writers.close()
 
-    def _open_log(self) -> None:
-        """The request log that is configured, opened anew if it is open."""
-        target, known = self.settings.log.requests, self._log
-        if known is not None and known.target == target:
-            known.reopen()
-            return
-        fresh = None
-        if target is not None:
-            try:
-                fresh = RequestLog(target, self.clock)
-            except OSError as error:
-                RELOADS.error("the request log cannot be opened, and is not written: %s", error)
-        self._log = fresh
-        if known is not None:
-            asyncio.get_running_loop().run_in_executor(None, known.close)
+    def _open_writers(self) -> None:
+        log, relay = self.settings.log, self.relay
+        self.writers.open_log(log.requests)
+        relay.tracing = self.writers.open_traces(log.traces, log.traces_share, relay.tracing)
 
     async def _sweep(self) -> None:
         """Forget replicas that are no longer wanted, once nothing runs there."""
@@ -445,8 +434,8 @@ class Gateway:
 
     def _settled(self, record: SettledRequest) -> None:
         self.metrics.settled(record)
-        if self._log is not None:
-            self._log.add(record)
+        if self.writers.log is not None:
+            self.writers.log.add(record)
 
 
 def set_log_level(settings: Settings) -> None:
