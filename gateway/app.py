@@ -92,10 +92,7 @@ class Gateway:
         self.writers = Writers(clock, __version__)
         self.lag = LagMeter(self._looked)
         self.pressure = Pressure(lag_max_s=settings.bounds.loop_lag_s, memory_max=_memory(settings))
-        self.metrics.tell_also(families_of(gauges(self), counters(self)))
-        self.metrics.tell_also(self.writers.families)
-        self.metrics.tell_also(refusals_of(self.limits.refusals))
-        self.metrics.tell_also(replicas(self))
+        self._tell_also()
         self.dispatcher = Dispatcher(self.scheduler, clock, advised=self._advised)
         self.doors = Doors()
         self.crowd = Crowd()
@@ -129,6 +126,14 @@ class Gateway:
         self.operators = self._operators()
         operations = Operations(keyring=keyring, models=models, readiness=self._readiness)
         self._listen(operations, self._stored)
+
+    def _tell_also(self) -> None:
+        """What metrics tell beside requests, queues and what replicas carry."""
+        for more in (
+            families_of(gauges(self), counters(self)), self.writers.families,
+            refusals_of(self.limits.refusals), replicas(self),
+        ):  # fmt: skip
+            self.metrics.tell_also(more)
 
     def _model_table(self) -> ModelTable:
         settings = self.settings

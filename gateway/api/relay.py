@@ -104,11 +104,9 @@ class Relay:
         )
         self._patience = Patience(continuation_wait_s, keepalive_after_s, clock)
         self._models = models
-        self._bounds = bounds
-        self._tiers = tiers
+        self._bounds, self._tiers = bounds, tiers
         self._keepalive_after_s = keepalive_after_s
-        self._clock = clock
-        self._settled = settled
+        self._clock, self._settled = clock, settled
         self._prefixes = prefixes
         self._limiting = limiting
         self._rules = Rules() if rules is None else rules

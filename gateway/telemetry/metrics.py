@@ -51,51 +51,10 @@ class Metrics:
         """That of which `_by_labels` has the targets."""
         self._keeps_exemplars = False
         """Whether anybody ever asked in a format that has a place for them."""
-        self._queue = Histogram(
-            "fairgate_flow_control_request_queue_duration_seconds",
-            "Time from arrival to release or refusal.",
-            ("tier", "outcome", "model"),
-            bounds=WAIT_BUCKETS_S,
-        )
-        self._requests = Counter(
-            "fairgate_flow_control_requests",
-            "Requests that were admitted to the queue, by how they ended.",
-            ("tier", "outcome"),
-        )
-        self._ttft = Histogram(
-            "fairgate_request_ttft_seconds",
-            "Arrival to first token, queueing included; plain answers count when complete.",
-            ("tier",),
-            bounds=WAIT_BUCKETS_S,
-        )
-        self._tpot = Histogram(
-            "fairgate_request_streaming_tpot_seconds",
-            "Time per output token of streams after their first.",
-            ("tier",),
-            bounds=TPOT_BUCKETS_S,
-        )
-        self._duration = Histogram(
-            "fairgate_request_duration_seconds",
-            "Arrival to the last byte.",
-            ("tier",),
-            bounds=WAIT_BUCKETS_S,
-        )
-        self._overhead_of_all = Histogram(
-            "fairgate_relay_overhead_seconds",
-            "The gateway's own time before it sent a request on, queueing excluded.",
-            bounds=OVERHEAD_BUCKETS_S,
-        )
+        self._queue, self._ttft, self._tpot, self._duration = _times()
+        self._requests, self._goodput, self._tokens = _counts()
+        self._overhead_of_all = _overhead()
         self._overhead = self._overhead_of_all.of()
-        self._tokens = Counter(
-            "fairgate_tokens",
-            "Tokens by kind: prompt, cached (part of prompt) and output.",
-            ("tier", "kind"),
-        )
-        self._goodput = Counter(
-            "fairgate_goodput_requests",
-            "Requests by whether they met the targets of their tier: first token and pace.",
-            ("tier", "met"),
-        )
         self._tenants = Tenants()
         self._retries = Counter(
             "fairgate_retries", "Attempts beyond the first, before the first byte."
@@ -271,6 +230,65 @@ class _Counted(Collector):
     def collect(self) -> Iterator[Metric]:
         """All of it."""
         return self._metrics.families()
+
+
+def _times() -> tuple[Histogram, Histogram, Histogram, Histogram]:
+    """In the queue, to the first token, for each further one, and of the whole."""
+    return (
+        Histogram(
+            "fairgate_flow_control_request_queue_duration_seconds",
+            "Time from arrival to release or refusal.",
+            ("tier", "outcome", "model"),
+            bounds=WAIT_BUCKETS_S,
+        ),
+        Histogram(
+            "fairgate_request_ttft_seconds",
+            "Arrival to first token, queueing included; plain answers count when complete.",
+            ("tier",),
+            bounds=WAIT_BUCKETS_S,
+        ),
+        Histogram(
+            "fairgate_request_streaming_tpot_seconds",
+            "Time per output token of streams after their first.",
+            ("tier",),
+            bounds=TPOT_BUCKETS_S,
+        ),
+        Histogram(
+            "fairgate_request_duration_seconds",
+            "Arrival to the last byte.",
+            ("tier",),
+            bounds=WAIT_BUCKETS_S,
+        ),
+    )
+
+
+def _counts() -> tuple[Counter, Counter, Counter]:
+    """Requests by outcome and by whether they met their targets, and tokens."""
+    return (
+        Counter(
+            "fairgate_flow_control_requests",
+            "Requests that were admitted to the queue, by how they ended.",
+            ("tier", "outcome"),
+        ),
+        Counter(
+            "fairgate_goodput_requests",
+            "Requests by whether they met the targets of their tier: first token and pace.",
+            ("tier", "met"),
+        ),
+        Counter(
+            "fairgate_tokens",
+            "Tokens by kind: prompt, cached (part of prompt) and output.",
+            ("tier", "kind"),
+        ),
+    )
+
+
+def _overhead() -> Histogram:
+    return Histogram(
+        "fairgate_relay_overhead_seconds",
+        "The gateway's own time before it sent a request on, queueing excluded.",
+        bounds=OVERHEAD_BUCKETS_S,
+    )
 
 
 def _lag() -> Histogram:
