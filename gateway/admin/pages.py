@@ -10,6 +10,7 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 from gateway.admin.problems import documented
 from gateway.telemetry.metrics import Metrics
 
+KINDS = ("text/plain", "application/openmetrics-text")
 SAMPLE = 'fairgate_flow_control_queue_size{tier="standard",model="llama-3-8b"} 3\n'
 
 
@@ -20,7 +21,7 @@ def router(metrics: Metrics, document: Callable[[], dict[str, Any]]) -> APIRoute
     @routes.get(
         "/metrics", summary="Metrics, in Prometheus' text format, or as OpenMetrics",
         response_class=PlainTextResponse,
-        responses={**documented(), 200: {"content": {"text/plain": {"example": SAMPLE}}}},
+        responses={**documented(), 200: {"content": {kind: {"example": SAMPLE} for kind in KINDS}}},
     )  # fmt: skip
     async def metrics_text(request: Request) -> Response:
         text, media_type = metrics.exposed(request.headers.get("accept", ""))

@@ -10,10 +10,11 @@ Only looks at what the scheduler keeps anyway, and only when somebody asks.
 Jain's index of x is (sum x)^2 / (n sum x^2): 1 where all are equal, 1/n where one has everything.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from gateway.core.flows import Flow
-from gateway.core.scheduler import Scheduler
+from gateway.core.policy import Policy
+from gateway.core.pool import Pool
 
 SPAN_S = 30.0
 """Least time between the looks that are compared, once there are such."""
@@ -37,16 +38,16 @@ class Evenness:
         self._newer: Tags = {}
         self._newer_at = 0.0
 
-    def by_tier(self, scheduler: Scheduler, now: float) -> dict[str, float]:
+    def by_tier(self, policy: Policy, pools: Sequence[Pool], now: float) -> dict[str, float]:
         """The index of each tier, by name, over the last `SPAN_S` to twice that.
 
         1 where no two flows had something waiting all the time.
         """
-        tags = dict(_tags(scheduler))
+        tags = dict(_tags(policy, pools))
         if self._older is None:
             self._older = self._newer = tags
             self._newer_at = now
-        found = {tier.name: 1.0 for tier in scheduler.policy.tiers}
+        found = {tier.name: 1.0 for tier in policy.tiers}
         for (tier, *_), ways in _ways(self._older, tags).items():
             if len(ways) > 1 and tier in found:
                 found[tier] = min(found[tier], jain(ways))
@@ -65,11 +66,13 @@ def _ways(before: Tags, after: Tags) -> dict[tuple[str, ...], list[float]]:
     return found
 
 
-def _tags(scheduler: Scheduler) -> Iterator[tuple[tuple[str, ...], tuple[float, float]]]:
+def _tags(
+    policy: Policy, pools: Sequence[Pool]
+) -> Iterator[tuple[tuple[str, ...], tuple[float, float]]]:
     """Keys end with the flow's own name; what stands before it is whom it shares with."""
-    for pool in scheduler.pools:
+    for pool in pools:
         models = ",".join(sorted(pool.models))
-        for tier, queue in zip(scheduler.policy.tiers, pool.queues, strict=True):
+        for tier, queue in zip(policy.tiers, pool.queues, strict=True):
             for tenant in queue.tenants.values():
                 if not tenant.count:
                     continue

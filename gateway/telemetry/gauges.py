@@ -5,7 +5,7 @@ that is gone vanishes by itself, and a gateway that nobody asks spends nothing o
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
@@ -55,13 +55,16 @@ class SchedulerGauges(Collector):
         scheduler: Scheduler,
         clock: Callable[[], float],
         version: str,
+        *,
         shown: Callable[[], frozenset[str]],
+        leads: Callable[[str], bool] = lambda _: True,
     ) -> None:
-        """`shown`: the tenants that have series of their own."""
+        """`shown`: the tenants that have series of their own. `leads`: see `Metrics.leads`."""
         self._scheduler = scheduler
         self._clock = clock
         self._version = version
         self._shown = shown
+        self._leads = leads
         self._evenness = Evenness()
 
     def describe(self) -> Iterable[Metric]:
@@ -72,10 +75,13 @@ class SchedulerGauges(Collector):
         """The gauges of this moment."""
         now = self._clock()
         yield self._build()
-        yield from self._tiers(now)
-        yield from self._lines(now)
+        pools = [
+            pool for pool in self._scheduler.pools if self._leads(min(pool.models, default=""))
+        ]
+        yield from self._tiers(pools, now)
+        yield from self._lines(pools, now)
         yield self._tenants_waiting()
-        yield from self._replicas(now)
+        yield from self._replicas(pools, now)
 
     def _build(self) -> Metric:
         is_compiled = not (scheduler_module.__file__ or "").endswith(".py")
@@ -88,7 +94,7 @@ class SchedulerGauges(Collector):
             "fairgate_build", "Version of the gateway, and what it runs as.", labels
         )
 
-    def _tiers(self, now: float) -> Iterator[Metric]:
+    def _tiers(self, pools: Sequence[Pool], now: float) -> Iterator[Metric]:
         """What is promised to each tier, what runs of it, and how evenly it was served."""
         tiers = self._scheduler.policy.tiers
         patience = _gauge("tier_patience_seconds", "How long a request may wait.", "tier")
@@ -101,7 +107,7 @@ class SchedulerGauges(Collector):
             "tier",
         )
         counts = [0] * len(tiers)
-        for replica in self._scheduler.replicas.values():
+        for replica in (each for pool in pools for each in pool.replicas.values()):
             for rank, count in enumerate(replica.ledger.by_tier):
                 counts[rank] += count
         for tier, count in zip(tiers, counts, strict=True):
@@ -111,11 +117,11 @@ class SchedulerGauges(Collector):
                 ttft.add_metric((tier.name,), tier.ttft_target_ms / 1e3)
             if tier.tpot_target_ms is not None:
                 tpot.add_metric((tier.name,), tier.tpot_target_ms / 1e3)
-        for name, value in self._evenness.by_tier(self._scheduler, now).items():
+        for name, value in self._evenness.by_tier(self._scheduler.policy, pools, now).items():
             index.add_metric((name,), value)
         yield from (patience, ttft, tpot, running, index)
 
-    def _lines(self, now: float) -> Iterator[Metric]:
+    def _lines(self, pools: Sequence[Pool], now: float) -> Iterator[Metric]:
         """What waits, by tier and model; for how long already, and for how long yet."""
         size = _gauge("flow_control_queue_size", "Requests waiting now.", "tier", "model")
         oldest = _gauge(
@@ -136,7 +142,7 @@ class SchedulerGauges(Collector):
         tiers = self._scheduler.policy.tiers
         counts = {
             (tier.name, model): 0
-            for pool in self._scheduler.pools
+            for pool in pools
             for tier in tiers
             for model in sorted(pool.models)
         }
@@ -146,14 +152,17 @@ class SchedulerGauges(Collector):
             if waiting.holder is not None:
                 kept[request.tier] += 1
                 continue
-            counts[tiers[request.tier].name, request.model] += 1
+            key = (tiers[request.tier].name, request.model)
+            if key not in counts:
+                continue
+            counts[key] += 1
             since[request.tier] = min(since[request.tier], request.arrived_at)
         for labels, count in counts.items():
             size.add_metric(labels, count)
         for tier, instant, count in zip(tiers, since, kept, strict=True):
             oldest.add_metric((tier.name,), now - instant)
             held.add_metric((tier.name,), count)
-        for pool in self._scheduler.pools:
+        for pool in pools:
             ahead, per_s = 0, pool.drain_rate.guess_per_s(now)
             for tier, queue in zip(tiers, pool.queues, strict=True):
                 ahead += queue.count
@@ -172,7 +181,7 @@ class SchedulerGauges(Collector):
             family.add_metric((name,), count)
         return family
 
-    def _replicas(self, now: float) -> Iterator[Metric]:
+    def _replicas(self, pools: Sequence[Pool], now: float) -> Iterator[Metric]:
         gauges = {
             name: _gauge(f"replica_{name}", text, "replica")
             for name, text in {**OF_REPLICAS, **KNOWN_OF_REPLICAS}.items()
@@ -183,7 +192,7 @@ class SchedulerGauges(Collector):
             "pool",
         )
         gates = Gate()
-        for pool in self._scheduler.pools:
+        for pool in pools:
             used = slots = 0
             for replica in pool.replicas.values():
                 for name, value in _figures(replica, pool, now).items():

@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from time import time
 
-from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -69,11 +70,14 @@ class Metrics:
             self._migrations.of(kind)
         self._lag_of_all = _lag()
         self._told_by: list[Callable[[], Iterator[Metric]]] = []
-        self._advised = _advised(self.registry)
-        self._advised_models: set[str] = set()
+        self._advised: dict[str, int] = {}
+        self.leads: Callable[[str], bool] = lambda _: True
+        """Whether this gateway tells of the queues and replicas of a model: one of several does."""
         self._targets: dict[str, Targets] = {}
         self.registry.register(_Counted(self))
-        gauges = SchedulerGauges(scheduler, clock, version, lambda: self._tenants.shown)
+        gauges = SchedulerGauges(
+            scheduler, clock, version, shown=lambda: self._tenants.shown, leads=self._leads
+        )
         self.registry.register(gauges)
         ProcessCollector(namespace="fairgate", registry=self.registry)
 
@@ -119,15 +123,11 @@ class Metrics:
 
     def advised(self, models: Iterable[str], replicas: int) -> None:
         """The replicas that serve `models` should be so many."""
-        for model in models:
-            self._advised.labels(model).set(replicas)
-            self._advised_models.add(model)
+        self._advised |= dict.fromkeys(models, replicas)
 
     def forget_advice(self, models: Collection[str]) -> None:
         """Tell the last advice for these models only: the others have no replica any more."""
-        for model in self._advised_models.difference(models):
-            self._advised.remove(model)
-        self._advised_models.intersection_update(models)
+        self._advised = {model: self._advised[model] for model in self._advised if model in models}
 
     def recalled(self, kind: str) -> None:
         """Count one move; `kind` is one of a few words of ours."""
@@ -162,8 +162,23 @@ class Metrics:
             yield from counter.families()
         self._tenants.rank(self._clock())
         yield from self._tenants.families()
+        yield self._advice()
         for families in self._told_by:
             yield from families()
+
+    def _advice(self) -> Metric:
+        family = GaugeMetricFamily(
+            "fairgate_scale_advised_replicas",
+            "Replicas that should serve the model, as last advised.",
+            labels=("model",),
+        )
+        for model, replicas in self._advised.items():
+            if self.leads(model):
+                family.add_metric((model,), replicas)
+        return family
+
+    def _leads(self, model: str) -> bool:
+        return self.leads(model)
 
     def _follow(self, policy: Policy) -> None:
         """Judge by other targets; each tier has its series from the start, so that rates do."""
@@ -296,13 +311,4 @@ def _lag() -> Histogram:
         "fairgate_event_loop_lag_seconds",
         "How much later than due the event loop ran a timer, looked at ten times a second.",
         bounds=LAG_BUCKETS_S,
-    )
-
-
-def _advised(registry: CollectorRegistry) -> Gauge:
-    return Gauge(
-        "fairgate_scale_advised_replicas",
-        "Replicas that should serve the model, as last advised.",
-        ("model",),
-        registry=registry,
     )

@@ -48,7 +48,7 @@ class Line:
 
     def index(self, now: float) -> float:
         """Of the tier."""
-        return self.evenness.by_tier(self.scheduler, now)[STANDARD]
+        return self.evenness.by_tier(self.scheduler.policy, self.scheduler.pools, now)[STANDARD]
 
 
 def test_jain_is_one_for_equals_and_a_share_for_one_alone() -> None:
