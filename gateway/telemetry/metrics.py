@@ -29,6 +29,8 @@ LAG_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5
 MET = ("true", "false")
 MIGRATIONS = ("queued", "continued")
 """Kinds of moves; each has its series from the start, so that its first one shows in rates."""
+EXEMPLAR_EVERY = 8
+"""Of requests that are nothing special one in so many is an exemplar: each costs a microsecond."""
 OPEN_METRICS = "application/openmetrics-text"
 OVERHEAD_BUCKETS_S = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1)
 
@@ -52,6 +54,7 @@ class Metrics:
         """That of which `_by_labels` has the targets."""
         self._keeps_exemplars = False
         """Whether anybody ever asked in a format that has a place for them."""
+        self._passed_over = 0
         self._queue, self._ttft, self._tpot, self._duration = _times()
         self._requests, self._goodput, self._tokens = _counts()
         self._overhead_of_all = _overhead()
@@ -119,6 +122,13 @@ class Metrics:
             (series.met if met else series.missed).add(1)
         self._tenants.settled(record)
         if self._keeps_exemplars:
+            self._keep(series, record, is_missed=met is False)
+
+    def _keep(self, series: "_Series", record: SettledRequest, *, is_missed: bool) -> None:
+        """Those that are looked for stand for their buckets, of all others only some."""
+        self._passed_over += 1
+        if is_missed or record.trace_id is not None or self._passed_over >= EXEMPLAR_EVERY:
+            self._passed_over = 0
             series.keep(record)
 
     def advised(self, models: Iterable[str], replicas: int) -> None:

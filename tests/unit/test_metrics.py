@@ -24,7 +24,7 @@ from gateway.core.messages import (
 )
 from gateway.core.policy import DEFAULT_TIERS, Policy, Tier
 from gateway.core.scheduler import Scheduler
-from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.metrics import EXEMPLAR_EVERY, Metrics
 from gateway.telemetry.record import SettledRequest
 from gateway.telemetry.tenants import SHOWN_MAX
 
@@ -307,7 +307,7 @@ def test_exemplars_lead_from_a_bucket_to_a_request_and_only_openmetrics_shows_th
     """From the slowest bucket of a panel to the line in the log, without a search."""
     watched.metrics.settled(record(request_id="before"))
     watched.metrics.exposed(OPEN_METRICS)
-    watched.metrics.settled(record(request_id="slow", ttft_s=40.0, arrived_at=7.0))
+    watched.metrics.settled(record(request_id="slow", streams=True, ttft_s=40.0, arrived_at=7.0))
     watched.metrics.settled(record(request_id="traced", ttft_s=0.01, trace_id="ab" * 16))
     text, media_type = watched.metrics.exposed(OPEN_METRICS)
     assert media_type.startswith("application/openmetrics-text; version=1.0.0")
@@ -327,6 +327,22 @@ def test_exemplars_lead_from_a_bucket_to_a_request_and_only_openmetrics_shows_th
     plain, media_type = watched.metrics.exposed("*/*")
     assert media_type.startswith("text/plain; version=0.0.4")
     assert b"request_id" not in plain
+
+
+def test_of_requests_that_are_nothing_special_some_are_exemplars(watched: Watched) -> None:
+    """Each costs a microsecond, and one says as much as the next."""
+    watched.metrics.exposed(OPEN_METRICS)
+    kept = set()
+    for number in range(4 * EXEMPLAR_EVERY):
+        watched.metrics.settled(record(request_id=f"r{number}"))
+        text = watched.metrics.exposed(OPEN_METRICS)[0]
+        kept |= {
+            sample.exemplar.labels["request_id"]
+            for family in open_families(text)
+            for sample in family.samples
+            if sample.exemplar is not None
+        }
+    assert len(kept) == 4
 
 
 def test_both_formats_tell_the_same(watched: Watched) -> None:

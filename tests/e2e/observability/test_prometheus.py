@@ -21,6 +21,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 LOAD_S = 25.0
 SELECTOR = re.compile(r"\b(?:fairgate\w*(?::\w+)*|job_tier:[\w:]+|up)\b(?:\{[^}]*\})?")
 STRING = re.compile(r'"[^"]*"')
+PASSING = '{phase=~"looking|gathering"}'
+"""Phases in which no gateway stays while all is well: what else they are asked of must be told."""
 OF_A_CLUSTER = "fairgate_cluster_"
 
 
@@ -83,7 +85,7 @@ def test_every_part_of_every_alert_finds_its_series(watched: Site) -> None:
         f"{rule['alert']}: {part}"
         for rule in rules()
         if "alert" in rule
-        for part in SELECTOR.findall(rule["expr"])
+        for part in SELECTOR.findall(rule["expr"].replace(PASSING, ""))
         if is_told(part) and not watched.values(lookback(part))
     ]
     assert empty == []
