@@ -43,10 +43,11 @@ from gateway.runtime.lag import LagMeter
 from gateway.runtime.pressure import Pressure, floor_of, memory_limit, resident_bytes
 from gateway.runtime.stalls import is_stalled, stuck
 from gateway.settings import Settings, SettingsError
-from gateway.telemetry.log import RequestLog, set_log_level
+from gateway.telemetry.log import set_log_level
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.process import families_of, refusals_of
 from gateway.telemetry.record import SettledRequest
+from gateway.telemetry.writers import Writers
 from gateway.tenancy.keys import Keyring
 from gateway.tenancy.limits import Limits
 from gateway.tenancy.spending import Spending, Sums
@@ -55,7 +56,7 @@ from gateway.tenancy.store.port import Store
 from gateway.tenancy.users import UserNames
 from gateway.upstream.fleet import Fleet
 from gateway.upstream.roster import Roster
-from gateway.vitals import counters, gauges
+from gateway.vitals import counters, gauges, replicas
 
 LOGGER = logging.getLogger("fairgate.scaling")
 OVERLOAD = logging.getLogger("fairgate.overload")
@@ -95,8 +96,8 @@ class Gateway:
         policy = settings.policy()
         self.scheduler = Scheduler(policy)
         self.metrics = Metrics(self.scheduler, clock, version=__version__)
-        self.siblings = siblings_of(berth, self.metrics.text)
-        self._log: RequestLog | None = None
+        self.siblings = siblings_of(berth, self.metrics.exposed)
+        self.writers = Writers(clock, __version__)
         self.lag = LagMeter(self._looked)
         self.pressure = Pressure(
             lag_max_s=settings.bounds.loop_lag_s, memory_max=self._memory_max()
@@ -127,8 +128,7 @@ class Gateway:
         self.operators = self._operators()
         operations = Operations(keyring=keyring, models=models, readiness=self._readiness)
         self._listen(operations, self._stored)
-        self.metrics.tell_also(families_of(gauges(self), counters(self), lambda: self._log))
-        self.metrics.tell_also(refusals_of(self.limits.refusals))
+        self._tell_also()
 
     def _stored_responses(self, places: Places, backgrounds: Backgrounds) -> StoredResponses:
         return StoredResponses(
@@ -138,6 +138,14 @@ class Gateway:
             asking=self._asking,
             cancelled=backgrounds.cancelled,
         )
+
+    def _tell_also(self) -> None:
+        """What metrics tell beside requests, queues and what replicas carry."""
+        for more in (
+            families_of(gauges(self), counters(self)), self.writers.families,
+            refusals_of(self.limits.refusals), replicas(self),
+        ):  # fmt: skip
+            self.metrics.tell_also(more)
 
     def _model_table(self) -> ModelTable:
         settings = self.settings
@@ -282,7 +290,7 @@ class Gateway:
         self.pressure.configure(lag_max_s=settings.bounds.loop_lag_s, memory_max=self._memory_max())
         if settings.sources is not old.sources:
             set_log_level(settings.log.level)
-            self._open_log()
+            self._open_writers()
         for name in sorted(changed & FIXED):
             RELOADS.warning("%s cannot change while running: it stays as it is", name)
         for line in homeless:
@@ -375,7 +383,7 @@ class Gateway:
     @asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         await self.office.open()
-        self._open_log()
+        self._open_writers()
         self.lag.start()
         async with asyncio.TaskGroup() as tasks:
             self.fleet.run_in(tasks)
@@ -411,24 +419,12 @@ class Gateway:
                 self.dispatcher.close()
                 self.lag.stop()
                 self.siblings.close()
-                if self._log is not None:
-                    await asyncio.to_thread(self._log.close)
+                await self.writers.close()
 
-    def _open_log(self) -> None:
-        """The request log that is configured, opened anew if it is open."""
-        target, known = self.settings.log.requests, self._log
-        if known is not None and known.target == target:
-            known.reopen()
-            return
-        fresh = None
-        if target is not None:
-            try:
-                fresh = RequestLog(target, self.clock)
-            except OSError as error:
-                RELOADS.error("the request log cannot be opened, and is not written: %s", error)
-        self._log = fresh
-        if known is not None:
-            asyncio.get_running_loop().run_in_executor(None, known.close)
+    def _open_writers(self) -> None:
+        log, relay = self.settings.log, self.relay
+        self.writers.open_log(log.requests)
+        relay.tracing = self.writers.open_traces(log.traces, log.traces_share, relay.tracing)
 
     async def _sweep(self) -> None:
         """Forget replicas that are no longer wanted, once nothing runs there."""
@@ -492,8 +488,8 @@ class Gateway:
 
     def _settled(self, record: SettledRequest) -> None:
         self.metrics.settled(record)
-        if self._log is not None:
-            self._log.add(record)
+        if self.writers.log is not None:
+            self.writers.log.add(record)
 
 
 def _ranks(settings: Settings) -> dict[str, int]:

@@ -1,6 +1,10 @@
 """What the gateway tells of itself beside what it tells of requests, replicas and queues."""
 
+from collections.abc import Callable, Iterator
 from typing import Protocol
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
 
 from gateway.admin.office import Office
 from gateway.api.crowd import Crowd
@@ -8,6 +12,7 @@ from gateway.api.doors import Doors
 from gateway.api.relay import Relay
 from gateway.runtime.lag import LagMeter
 from gateway.telemetry.process import Told
+from gateway.upstream.fleet import Fleet
 
 
 class Vital(Protocol):
@@ -18,6 +23,7 @@ class Vital(Protocol):
     lag: LagMeter
     relay: Relay
     office: Office
+    fleet: Fleet
 
 
 def counters(vital: Vital) -> dict[str, Told]:
@@ -58,3 +64,17 @@ def gauges(vital: Vital) -> dict[str, Told]:
             lambda: vital.doors.inside,
         ),
     }
+
+
+def replicas(vital: Vital) -> Callable[[], Iterator[Metric]]:
+    """Which replicas answer, those included that never did and so are unknown to the scheduler."""
+
+    def families() -> Iterator[Metric]:
+        up = GaugeMetricFamily(
+            "fairgate_replica_up", "1 where the replica answers its probe.", labels=("replica",)
+        )
+        for name, status in sorted(vital.fleet.statuses().items()):
+            up.add_metric((name,), float(status.up))
+        yield up
+
+    return families

@@ -26,6 +26,12 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 ROW = re.compile(r"^\| `([^`]+)` \|[^|]*\| (?:`([^`]*)`|(required)) \|", re.MULTILINE)
 REQUIRED = object()
+IMPORTED_OF_EXTRAS = {
+    "matplotlib": "matplotlib.",
+    "opentelemetry-sdk": "opentelemetry.sdk.",
+    "opentelemetry-exporter-otlp-proto-http": "opentelemetry.exporter.otlp.proto.http.",
+}
+"""What the code imports of each package that comes with an extra."""
 
 
 def settings_keys(section: type[Section], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
@@ -112,9 +118,12 @@ def test_dependencies_are_those_that_the_code_imports() -> None:
     used = {owners[name][0].lower() for name in imported & owners.keys()} - {"fairgate"}
     # FastAPI is a Starlette with a schema, pydantic is pydantic-core with a surface.
     used -= {"starlette", "pydantic_core"}
-    # What is an extra's may be installed or not.
+    # What is an extra's may be installed or not, and brings what it is a part of.
+    used -= {"opentelemetry-api"}
     assert {name.replace("_", "-") for name in used} - extras() == dependencies()
-    assert extras() <= imported
+    text = "\n".join(files)
+    assert extras() == IMPORTED_OF_EXTRAS.keys()
+    assert all(f"from {module}" in text for module in IMPORTED_OF_EXTRAS.values())
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
