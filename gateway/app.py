@@ -39,13 +39,10 @@ from gateway.core.scheduler import Scheduler
 from gateway.membership import fellows_of, readiness_of, seated, told_where
 from gateway.runtime.admission import LocalGate
 from gateway.runtime.berth import Berth
-from gateway.runtime.lag import LagMeter
-from gateway.runtime.pressure import Pressure, floor_of, memory_limit, resident_bytes
 from gateway.runtime.stalls import is_stalled, stuck
 from gateway.settings import Settings, SettingsError
 from gateway.telemetry.log import set_log_level
 from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.process import families_of, refusals_of
 from gateway.telemetry.record import SettledRequest
 from gateway.telemetry.writers import Writers
 from gateway.tenancy.keys import Keyring
@@ -54,19 +51,17 @@ from gateway.tenancy.spending import Spending, Sums
 from gateway.tenancy.store.opening import store_of
 from gateway.tenancy.store.port import Store
 from gateway.tenancy.users import UserNames
+from gateway.upkeep import Upkeep
 from gateway.upstream.fleet import Fleet
 from gateway.upstream.roster import Roster
-from gateway.vitals import counters, gauges, replicas
+from gateway.vitals import told_also
 
 LOGGER = logging.getLogger("fairgate.scaling")
-OVERLOAD = logging.getLogger("fairgate.overload")
 RELOADS = logging.getLogger("fairgate.reload")
 FIXED = frozenset({"listen", "redis", "store"})
 """Top-level keys that a running gateway cannot change."""
 OPERATORS_MAX = 256
 """Connections to the operators' own listener."""
-SWEEP_EVERY_S = 1.0
-BUFFER_BYTES_MIN = 64 << 10
 
 
 class Gateway:
@@ -98,10 +93,8 @@ class Gateway:
         self.metrics = Metrics(self.scheduler, clock, version=__version__)
         self.siblings = siblings_of(berth, self.metrics.exposed)
         self.writers = Writers(clock, __version__)
-        self.lag = LagMeter(self._looked)
-        self.pressure = Pressure(
-            lag_max_s=settings.bounds.loop_lag_s, memory_max=self._memory_max()
-        )
+        self.upkeep = Upkeep(self, sharers=berth.of if berth else 1)
+        self.lag = self.upkeep.lag
         self.dispatcher, self.seat, self._shared_limits = seated(
             settings, self.scheduler, self.limits, clock=clock, wall=wall, advised=self._advised
         )  # fmt: skip
@@ -128,7 +121,8 @@ class Gateway:
         self.operators = self._operators()
         operations = Operations(keyring=keyring, models=models, readiness=self._readiness)
         self._listen(operations, self._stored)
-        self._tell_also()
+        for more in told_also(self):
+            self.metrics.tell_also(more)
 
     def _stored_responses(self, places: Places, backgrounds: Backgrounds) -> StoredResponses:
         return StoredResponses(
@@ -138,14 +132,6 @@ class Gateway:
             asking=self._asking,
             cancelled=backgrounds.cancelled,
         )
-
-    def _tell_also(self) -> None:
-        """What metrics tell beside requests, queues and what replicas carry."""
-        for more in (
-            families_of(gauges(self), counters(self)), self.writers.families,
-            refusals_of(self.limits.refusals), replicas(self),
-        ):  # fmt: skip
-            self.metrics.tell_also(more)
 
     def _model_table(self) -> ModelTable:
         settings = self.settings
@@ -285,9 +271,8 @@ class Gateway:
         )
         self.roster.follow(plan)
         self.operators.configure(settings)
-        self._forget_empty()
+        self.upkeep.configure()
         self.bound_connections(self._connections_possible)
-        self.pressure.configure(lag_max_s=settings.bounds.loop_lag_s, memory_max=self._memory_max())
         if settings.sources is not old.sources:
             set_log_level(settings.log.level)
             self._open_writers()
@@ -399,7 +384,7 @@ class Gateway:
                 is_stalled=partial(is_stalled, self.scheduler),
                 stuck=partial(stuck, self.scheduler),
             )
-            watches = [tasks.create_task(walk), tasks.create_task(self._sweep())]
+            watches = [tasks.create_task(walk), tasks.create_task(self.upkeep.run())]
             seat = None if self.seat is None else tasks.create_task(self.seat.run())
             await self._spending.sync()
             spending = tasks.create_task(self._spending.run())
@@ -426,54 +411,10 @@ class Gateway:
         self.writers.open_log(log.requests)
         relay.tracing = self.writers.open_traces(log.traces, log.traces_share, relay.tracing)
 
-    async def _sweep(self) -> None:
-        """Forget replicas that are no longer wanted, once nothing runs there."""
-        while True:
-            await asyncio.sleep(SWEEP_EVERY_S)
-            self._forget_empty()
-            self._share_buffers()
-            self.operators.look()
-
-    def _share_buffers(self) -> None:
-        """Where many answers run, a new connection holds less of its own for a slow client."""
-        bounds = self.scheduler.policy.bounds
-        share = bounds.stream_buffers_bytes // max(1, len(self.relay.open))
-        self.fleet.configure(
-            scrape_interval_s=self.scheduler.policy.scrape_interval_s,
-            stream_buffer_bytes=max(BUFFER_BYTES_MIN, min(bounds.stream_buffer_bytes, share)),
-        )
-
-    def _looked(self, lag_s: float) -> None:
-        """The lag was looked at: whoever must stay out for it does, from now on."""
-        self.metrics.lag(lag_s)
-        tiers = len(self.scheduler.policy.tiers)
-        before = self.doors.floor
-        level = self.pressure.look(lag_s, resident_bytes(), tiers)
-        self.doors.floor = floor_of(level, tiers)
-        if self.doors.floor != before:
-            names = self.settings.tier_names[self.doors.floor :] if level else ()
-            OVERLOAD.warning(
-                "refused while the gateway is overloaded: %s", ", ".join(names) or "nobody any more"
-            )
-
-    def _forget_empty(self) -> None:
-        if self.fleet.sweep(self._is_empty):
-            self.metrics.forget_advice(self.scheduler.pool_by_model.keys())
-
-    def _is_empty(self, name: str) -> bool:
-        replica = self.scheduler.replicas.get(name)
-        return replica is None or not replica.ledger.grants
-
     def _is_hungry(self, name: str) -> bool:
         """Slots still to be learnt, and something there to learn them from."""
         replica = self.scheduler.replicas.get(name)
         return replica is not None and replica.slots is None and bool(replica.ledger.grants)
-
-    def _memory_max(self) -> int | None:
-        """Bytes that this process may use; the workers of one machine share what it has."""
-        return self.settings.bounds.memory or memory_limit(
-            sharers=self._berth.of if self._berth else 1
-        )
 
     def listens_at(self, port: int) -> None:
         """Operators are listened to on this port: the other gateways are told so."""

@@ -11,7 +11,9 @@ from gateway.api.crowd import Crowd
 from gateway.api.doors import Doors
 from gateway.api.relay import Relay
 from gateway.runtime.lag import LagMeter
-from gateway.telemetry.process import Told
+from gateway.telemetry.process import Told, families_of, refusals_of
+from gateway.telemetry.writers import Writers
+from gateway.tenancy.limits import Limits
 from gateway.upstream.fleet import Fleet
 
 
@@ -24,6 +26,18 @@ class Vital(Protocol):
     relay: Relay
     office: Office
     fleet: Fleet
+    writers: Writers
+    limits: Limits
+
+
+def told_also(vital: Vital) -> tuple[Callable[[], Iterator[Metric]], ...]:
+    """What metrics tell beside requests, queues and what replicas carry."""
+    return (
+        families_of(gauges(vital), counters(vital)),
+        vital.writers.families,
+        refusals_of(vital.limits.refusals),
+        replicas(vital),
+    )
 
 
 def counters(vital: Vital) -> dict[str, Told]:
