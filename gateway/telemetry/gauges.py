@@ -14,7 +14,9 @@ from prometheus_client.registry import Collector
 
 from gateway.core import scheduler as scheduler_module
 from gateway.core.breaker import Breaker
+from gateway.core.explain import gates_at, shut_by
 from gateway.core.freeness import freeness
+from gateway.core.gate import Closed, Gates
 from gateway.core.pool import Pool
 from gateway.core.replica import Replica
 from gateway.core.scheduler import Scheduler
@@ -191,20 +193,21 @@ class SchedulerGauges(Collector):
             "Share of known slots in use, 0..1, 0 while none is known.",
             "pool",
         )
-        gates = Gate()
+        told = Gate()
         for pool in pools:
+            gates = gates_at(pool, now)
             used = slots = 0
             for replica in pool.replicas.values():
                 for name, value in _figures(replica, pool, now).items():
                     gauges[name].add_metric((replica.name,), value)
-                gates.add(replica, pool, now)
+                told.add(replica, pool, gates, now)
                 if replica.is_usable:
                     used += replica.occupied
                     slots += replica.slots or 0
             saturation.add_metric((name_of(pool),), used / slots if slots else 0.0)
         yield from gauges.values()
         yield saturation
-        yield from gates.families()
+        yield from told.families()
 
 
 class Gate:
@@ -222,13 +225,13 @@ class Gate:
             "replica", "tier", "reason",
         )  # fmt: skip
 
-    def add(self, replica: Replica, pool: Pool, now: float) -> None:
-        """Tell of one replica."""
-        open_tiers = pool.open_tiers(replica, now)
+    def add(self, replica: Replica, pool: Pool, gates: Gates, now: float) -> None:
+        """Tell of one replica; `gates` are its pool's, at `now`."""
         for rank, tier in enumerate(pool.policy.tiers):
-            self._opened.add_metric((replica.name, tier.name), float(rank < open_tiers))
-            if rank >= open_tiers:
-                reason = _closed_by(replica, pool, rank, now)
+            shut = shut_by(gates, replica, rank, now)
+            self._opened.add_metric((replica.name, tier.name), float(shut is None))
+            if shut is not None:
+                reason = _word_of(shut, replica)
                 self._closed.add_metric((replica.name, tier.name, reason), 1.0)
 
     def families(self) -> Iterator[Metric]:
@@ -241,21 +244,13 @@ def name_of(pool: Pool) -> str:
     return ",".join(sorted(pool.models))
 
 
-def _closed_by(replica: Replica, pool: Pool, rank: int, now: float) -> str:
-    """A word of `Closed`, or `draining` and `lost` where those are known better."""
-    if replica.is_lost:
+def _word_of(shut: Closed, replica: Replica) -> str:
+    """`draining` and `lost` say more than that it cannot be used."""
+    if shut is Closed.UNUSABLE and replica.is_lost:
         return "lost"
-    if replica.is_draining or replica.is_removed:
+    if shut is Closed.UNUSABLE and (replica.is_draining or replica.is_removed):
         return "draining"
-    if now < replica.busy_until:
-        return "busy"
-    if not pool.policy.release_at_once and not replica.circuit.lets(now):
-        return "tripped"
-    for tier in range(rank + 1):  # a gate above it shuts its own too
-        shut = pool.gates.closed_by(replica, tier, replica.waiting, now)
-        if shut is not None:
-            return shut.value
-    return "unusable"
+    return shut.value
 
 
 def _figures(replica: Replica, pool: Pool, now: float) -> dict[str, float]:
