@@ -148,6 +148,20 @@ def anchors(path: Path) -> set[str]:
     return {heading.replace(" ", "-") for heading in kept}
 
 
+def test_every_file_that_the_architecture_names_is_there() -> None:
+    """Whoever looks for the place of a change is sent to a file that was split long ago."""
+    code, missing = ROOT / "gateway", []
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    for cell in re.findall(r"^\| (`[^|]+`) \|", text, re.MULTILINE):
+        folder = code / "core"
+        for name in re.findall(r"`([\w./-]+)`", cell):
+            if (code / name).exists():
+                folder = (code / name).parent
+            elif not (folder / name).exists():
+                missing.append(name)
+    assert missing == []
+
+
 def test_every_make_verb_in_the_documents_exists() -> None:
     """A newcomer who types what is printed must not meet "No rule to make target"."""
     makefile = (ROOT / "Makefile").read_text()
