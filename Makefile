@@ -15,7 +15,7 @@ COMPILED := $(wildcard gateway/core/*.py) \
 		member.py messages.py parts.py transport.py wire.py) \
 	$(addprefix gateway/continuation/, strand.py) \
 	$(addprefix gateway/runtime/, admission.py dispatcher.py gate.py) \
-	$(addprefix gateway/telemetry/, metrics.py series.py) \
+	$(addprefix gateway/telemetry/, fairness.py gauges.py goodput.py metrics.py series.py tenants.py) \
 	$(addprefix gateway/tenancy/, budget.py keys.py limits.py shared.py window.py) \
 	$(addprefix gateway/upstream/, chunks.py client.py connection.py figures.py fleet.py \
 		frames.py json_text.py sse.py takers.py)
@@ -67,7 +67,7 @@ chaos: .venv/.installed-dev ## a hundred schedules of failing engines, lines and
 lock: .venv/.installed-dev ## both lock files anew, after a change of pyproject.toml
 	$(PIP) install 'uv>=0.13'
 	$(COMPILE) --output-file requirements.lock pyproject.toml
-	$(COMPILE) --output-file requirements-dev.lock --extra dev --extra plots pyproject.toml
+	$(COMPILE) --output-file requirements-dev.lock --extra dev --extra otel --extra plots pyproject.toml
 	printf 'hatchling>=1.27\n' | $(COMPILE) - --output-file deploy/requirements-build.lock
 
 clean: ## caches and build outputs; .venv stays

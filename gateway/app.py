@@ -39,33 +39,29 @@ from gateway.core.scheduler import Scheduler
 from gateway.membership import fellows_of, readiness_of, seated, told_where
 from gateway.runtime.admission import LocalGate
 from gateway.runtime.berth import Berth
-from gateway.runtime.lag import LagMeter
-from gateway.runtime.pressure import Pressure, floor_of, memory_limit, resident_bytes
 from gateway.runtime.stalls import is_stalled, stuck
 from gateway.settings import Settings, SettingsError
-from gateway.telemetry.log import RequestLog, set_log_level
+from gateway.telemetry.log import set_log_level
 from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.process import families_of, refusals_of
 from gateway.telemetry.record import SettledRequest
+from gateway.telemetry.writers import Writers
 from gateway.tenancy.keys import Keyring
 from gateway.tenancy.limits import Limits
 from gateway.tenancy.spending import Spending, Sums
 from gateway.tenancy.store.opening import store_of
 from gateway.tenancy.store.port import Store
 from gateway.tenancy.users import UserNames
+from gateway.upkeep import Upkeep
 from gateway.upstream.fleet import Fleet
 from gateway.upstream.roster import Roster
-from gateway.vitals import counters, gauges
+from gateway.vitals import told_also
 
 LOGGER = logging.getLogger("fairgate.scaling")
-OVERLOAD = logging.getLogger("fairgate.overload")
 RELOADS = logging.getLogger("fairgate.reload")
 FIXED = frozenset({"listen", "redis", "store"})
 """Top-level keys that a running gateway cannot change."""
 OPERATORS_MAX = 256
 """Connections to the operators' own listener."""
-SWEEP_EVERY_S = 1.0
-BUFFER_BYTES_MIN = 64 << 10
 
 
 class Gateway:
@@ -95,12 +91,10 @@ class Gateway:
         policy = settings.policy()
         self.scheduler = Scheduler(policy)
         self.metrics = Metrics(self.scheduler, clock, version=__version__)
-        self.siblings = siblings_of(berth, self.metrics.text)
-        self._log: RequestLog | None = None
-        self.lag = LagMeter(self._looked)
-        self.pressure = Pressure(
-            lag_max_s=settings.bounds.loop_lag_s, memory_max=self._memory_max()
-        )
+        self.siblings = siblings_of(berth, self.metrics.exposed)
+        self.writers = Writers(clock, __version__)
+        self.upkeep = Upkeep(self, sharers=berth.of if berth else 1)
+        self.lag = self.upkeep.lag
         self.dispatcher, self.seat, self._shared_limits = seated(
             settings, self.scheduler, self.limits, clock=clock, wall=wall, advised=self._advised
         )  # fmt: skip
@@ -127,8 +121,8 @@ class Gateway:
         self.operators = self._operators()
         operations = Operations(keyring=keyring, models=models, readiness=self._readiness)
         self._listen(operations, self._stored)
-        self.metrics.tell_also(families_of(gauges(self), counters(self), lambda: self._log))
-        self.metrics.tell_also(refusals_of(self.limits.refusals))
+        for more in told_also(self):
+            self.metrics.tell_also(more)
 
     def _stored_responses(self, places: Places, backgrounds: Backgrounds) -> StoredResponses:
         return StoredResponses(
@@ -277,12 +271,11 @@ class Gateway:
         )
         self.roster.follow(plan)
         self.operators.configure(settings)
-        self._forget_empty()
+        self.upkeep.configure()
         self.bound_connections(self._connections_possible)
-        self.pressure.configure(lag_max_s=settings.bounds.loop_lag_s, memory_max=self._memory_max())
         if settings.sources is not old.sources:
             set_log_level(settings.log.level)
-            self._open_log()
+            self._open_writers()
         for name in sorted(changed & FIXED):
             RELOADS.warning("%s cannot change while running: it stays as it is", name)
         for line in homeless:
@@ -375,7 +368,7 @@ class Gateway:
     @asynccontextmanager
     async def _lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         await self.office.open()
-        self._open_log()
+        self._open_writers()
         self.lag.start()
         async with asyncio.TaskGroup() as tasks:
             self.fleet.run_in(tasks)
@@ -391,7 +384,7 @@ class Gateway:
                 is_stalled=partial(is_stalled, self.scheduler),
                 stuck=partial(stuck, self.scheduler),
             )
-            watches = [tasks.create_task(walk), tasks.create_task(self._sweep())]
+            watches = [tasks.create_task(walk), tasks.create_task(self.upkeep.run())]
             seat = None if self.seat is None else tasks.create_task(self.seat.run())
             await self._spending.sync()
             spending = tasks.create_task(self._spending.run())
@@ -411,73 +404,17 @@ class Gateway:
                 self.dispatcher.close()
                 self.lag.stop()
                 self.siblings.close()
-                if self._log is not None:
-                    await asyncio.to_thread(self._log.close)
+                await self.writers.close()
 
-    def _open_log(self) -> None:
-        """The request log that is configured, opened anew if it is open."""
-        target, known = self.settings.log.requests, self._log
-        if known is not None and known.target == target:
-            known.reopen()
-            return
-        fresh = None
-        if target is not None:
-            try:
-                fresh = RequestLog(target, self.clock)
-            except OSError as error:
-                RELOADS.error("the request log cannot be opened, and is not written: %s", error)
-        self._log = fresh
-        if known is not None:
-            asyncio.get_running_loop().run_in_executor(None, known.close)
-
-    async def _sweep(self) -> None:
-        """Forget replicas that are no longer wanted, once nothing runs there."""
-        while True:
-            await asyncio.sleep(SWEEP_EVERY_S)
-            self._forget_empty()
-            self._share_buffers()
-            self.operators.look()
-
-    def _share_buffers(self) -> None:
-        """Where many answers run, a new connection holds less of its own for a slow client."""
-        bounds = self.scheduler.policy.bounds
-        share = bounds.stream_buffers_bytes // max(1, len(self.relay.open))
-        self.fleet.configure(
-            scrape_interval_s=self.scheduler.policy.scrape_interval_s,
-            stream_buffer_bytes=max(BUFFER_BYTES_MIN, min(bounds.stream_buffer_bytes, share)),
-        )
-
-    def _looked(self, lag_s: float) -> None:
-        """The lag was looked at: whoever must stay out for it does, from now on."""
-        self.metrics.lag(lag_s)
-        tiers = len(self.scheduler.policy.tiers)
-        before = self.doors.floor
-        level = self.pressure.look(lag_s, resident_bytes(), tiers)
-        self.doors.floor = floor_of(level, tiers)
-        if self.doors.floor != before:
-            names = self.settings.tier_names[self.doors.floor :] if level else ()
-            OVERLOAD.warning(
-                "refused while the gateway is overloaded: %s", ", ".join(names) or "nobody any more"
-            )
-
-    def _forget_empty(self) -> None:
-        if self.fleet.sweep(self._is_empty):
-            self.metrics.forget_advice(self.scheduler.pool_by_model.keys())
-
-    def _is_empty(self, name: str) -> bool:
-        replica = self.scheduler.replicas.get(name)
-        return replica is None or not replica.ledger.grants
+    def _open_writers(self) -> None:
+        log, relay = self.settings.log, self.relay
+        self.writers.open_log(log.requests)
+        relay.tracing = self.writers.open_traces(log.traces, log.traces_share, relay.tracing)
 
     def _is_hungry(self, name: str) -> bool:
         """Slots still to be learnt, and something there to learn them from."""
         replica = self.scheduler.replicas.get(name)
         return replica is not None and replica.slots is None and bool(replica.ledger.grants)
-
-    def _memory_max(self) -> int | None:
-        """Bytes that this process may use; the workers of one machine share what it has."""
-        return self.settings.bounds.memory or memory_limit(
-            sharers=self._berth.of if self._berth else 1
-        )
 
     def listens_at(self, port: int) -> None:
         """Operators are listened to on this port: the other gateways are told so."""
@@ -492,8 +429,8 @@ class Gateway:
 
     def _settled(self, record: SettledRequest) -> None:
         self.metrics.settled(record)
-        if self._log is not None:
-            self._log.add(record)
+        if self.writers.log is not None:
+            self.writers.log.add(record)
 
 
 def _ranks(settings: Settings) -> dict[str, int]:

@@ -5,9 +5,10 @@ fault of the world outside; what the settings are used for is not known here.
 """
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
-from gateway.settings_document import StoreSection
+from gateway.settings_document import LogSection, StoreSection
 from gateway.settings_problems import Parts, dotted, parsed
 from gateway.settings_rules import placed_replicas, violations
 from gateway.settings_sources import (
@@ -119,7 +120,17 @@ def _outside(
             # The name is not repeated: it may be the key itself, pasted into the wrong place.
             message = "the environment variable of this name is not set"
             problems.append(Problem((*place, "api_key_env"), message))
+    log = parts.get(("log",))
+    if isinstance(log, LogSection) and log.traces is not None and not _has_opentelemetry():
+        problems.append(Problem(("log", "traces"), "needs the extra: pip install 'fairgate[otel]'"))
     return api_keys
+
+
+def _has_opentelemetry() -> bool:
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http.trace_exporter") is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def _lines(tree: Tree, problems: list[Problem]) -> tuple[str, ...]:

@@ -394,6 +394,8 @@ class LogSection(Section):
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     requests: Annotated[str, Field(min_length=1)] | None = None
+    traces: Url | None = None
+    traces_share: Annotated[float, Field(ge=0, le=1)] = 1.0
 
 
 class Document(Section):

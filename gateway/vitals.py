@@ -1,13 +1,20 @@
 """What the gateway tells of itself beside what it tells of requests, replicas and queues."""
 
+from collections.abc import Callable, Iterator
 from typing import Protocol
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
 
 from gateway.admin.office import Office
 from gateway.api.crowd import Crowd
 from gateway.api.doors import Doors
 from gateway.api.relay import Relay
 from gateway.runtime.lag import LagMeter
-from gateway.telemetry.process import Told
+from gateway.telemetry.process import Told, families_of, refusals_of
+from gateway.telemetry.writers import Writers
+from gateway.tenancy.limits import Limits
+from gateway.upstream.fleet import Fleet
 
 
 class Vital(Protocol):
@@ -18,6 +25,19 @@ class Vital(Protocol):
     lag: LagMeter
     relay: Relay
     office: Office
+    fleet: Fleet
+    writers: Writers
+    limits: Limits
+
+
+def told_also(vital: Vital) -> tuple[Callable[[], Iterator[Metric]], ...]:
+    """What metrics tell beside requests, queues and what replicas carry."""
+    return (
+        families_of(gauges(vital), counters(vital)),
+        vital.writers.families,
+        refusals_of(vital.limits.refusals),
+        replicas(vital),
+    )
 
 
 def counters(vital: Vital) -> dict[str, Told]:
@@ -58,3 +78,17 @@ def gauges(vital: Vital) -> dict[str, Told]:
             lambda: vital.doors.inside,
         ),
     }
+
+
+def replicas(vital: Vital) -> Callable[[], Iterator[Metric]]:
+    """Which replicas answer, those included that never did and so are unknown to the scheduler."""
+
+    def families() -> Iterator[Metric]:
+        up = GaugeMetricFamily(
+            "fairgate_replica_up", "1 where the replica answers its probe.", labels=("replica",)
+        )
+        for name, status in sorted(vital.fleet.statuses().items()):
+            up.add_metric((name,), float(status.up))
+        yield up
+
+    return families

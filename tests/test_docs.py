@@ -26,6 +26,12 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 ROW = re.compile(r"^\| `([^`]+)` \|[^|]*\| (?:`([^`]*)`|(required)) \|", re.MULTILINE)
 REQUIRED = object()
+IMPORTED_OF_EXTRAS = {
+    "matplotlib": "matplotlib.",
+    "opentelemetry-sdk": "opentelemetry.sdk.",
+    "opentelemetry-exporter-otlp-proto-http": "opentelemetry.exporter.otlp.proto.http.",
+}
+"""What the code imports of each package that comes with an extra."""
 
 
 def settings_keys(section: type[Section], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
@@ -112,9 +118,12 @@ def test_dependencies_are_those_that_the_code_imports() -> None:
     used = {owners[name][0].lower() for name in imported & owners.keys()} - {"fairgate"}
     # FastAPI is a Starlette with a schema, pydantic is pydantic-core with a surface.
     used -= {"starlette", "pydantic_core"}
-    # What is an extra's may be installed or not.
+    # What is an extra's may be installed or not, and brings what it is a part of.
+    used -= {"opentelemetry-api"}
     assert {name.replace("_", "-") for name in used} - extras() == dependencies()
-    assert extras() <= imported
+    text = "\n".join(files)
+    assert extras() == IMPORTED_OF_EXTRAS.keys()
+    assert all(f"from {module}" in text for module in IMPORTED_OF_EXTRAS.values())
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -137,6 +146,20 @@ def anchors(path: Path) -> set[str]:
     headings = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
     kept = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
     return {heading.replace(" ", "-") for heading in kept}
+
+
+def test_every_file_that_the_architecture_names_is_there() -> None:
+    """Whoever looks for the place of a change is sent to a file that was split long ago."""
+    code, missing = ROOT / "gateway", []
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    for cell in re.findall(r"^\| (`[^|]+`) \|", text, re.MULTILINE):
+        folder = code / "core"
+        for name in re.findall(r"`([\w./-]+)`", cell):
+            if (code / name).exists():
+                folder = (code / name).parent
+            elif not (folder / name).exists():
+                missing.append(name)
+    assert missing == []
 
 
 def test_every_make_verb_in_the_documents_exists() -> None:

@@ -6,10 +6,10 @@ What a request is too large for is told by its explanation; the gate of a tier i
 from pydantic import BaseModel, Field
 
 from gateway.admin.explanations import WORDS
+from gateway.core.explain import gates_at, shut_by
 from gateway.core.gate import Closed, Gates
 from gateway.core.pool import Pool
 from gateway.core.replica import Replica
-from gateway.core.reservation import is_held
 
 
 class GateView(BaseModel):
@@ -23,11 +23,10 @@ class GateView(BaseModel):
 
 def gate_views(replica: Replica, pool: Pool, now: float) -> list[GateView]:
     """Of all tiers, by rank; nothing is noted of it, so that a look changes nothing."""
-    gates = Gates(pool.policy)
-    gates.reserved = pool.reserved_at(now)
+    gates = gates_at(pool, now)
     known, known_of = replica.away, replica.away_of
     views = [
-        _view(tier.name, _shut_by(gates, replica, rank, now), _away(gates, replica)[rank])
+        _view(tier.name, shut_by(gates, replica, rank, now), _away(gates, replica)[rank])
         for rank, tier in enumerate(pool.policy.tiers)
     ]
     replica.away, replica.away_of = known, known_of
@@ -47,26 +46,3 @@ def _away(gates: Gates, replica: Replica) -> tuple[int, ...]:
     if replica.slots is None:
         return (0,) * len(gates.ceilings)
     return gates.away(replica, replica.slots)
-
-
-def _shut_by(gates: Gates, replica: Replica, tier: int, now: float) -> Closed | None:
-    if not replica.is_usable:
-        return Closed.UNUSABLE
-    if now < replica.busy_until:
-        return Closed.BUSY
-    if gates.policy.release_at_once:
-        return None
-    if not replica.circuit.lets(now):
-        return Closed.TRIPPED
-    kept_for = replica.reserved_for
-    if is_held(replica, now) and kept_for is not None and tier >= kept_for.request.tier:
-        return Closed.RESERVED
-    # What others left there is forgotten once the last report is known as stale.
-    is_stale = not replica.is_stale and now >= replica.fresh_until
-    gone = replica.foreign - replica.sightings.foreign_lately() if is_stale else 0
-    waiting = max(0, replica.waiting - max(0, gone))
-    for rank in range(tier + 1):  # ceilings never rise: a gate above it shuts its own too
-        shut = gates.closed_by(replica, rank, waiting, now, without=gone)
-        if shut is not None:
-            return shut
-    return None

@@ -90,7 +90,7 @@ class Operators:
         self,
         *,
         public: FastAPI,
-        metrics: Callable[[Headers], Awaitable[bytes]],
+        metrics: Callable[[Headers], Awaitable[tuple[bytes, str]]],
         generation: ASGIApp,
         more: Iterable[APIRouter] = (),
     ) -> Door:

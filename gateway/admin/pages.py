@@ -10,23 +10,28 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 from gateway.admin.problems import documented
 from gateway.admin.siblings import Headers
 
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+KINDS = ("text/plain", "application/openmetrics-text")
 SAMPLE = 'fairgate_flow_control_queue_size{tier="standard",model="llama-3-8b"} 3\n'
 
 
 def router(
-    metrics: Callable[[Headers], Awaitable[bytes]], document: Callable[[], dict[str, Any]]
+    metrics: Callable[[Headers], Awaitable[tuple[bytes, str]]],
+    document: Callable[[], dict[str, Any]],
 ) -> APIRouter:
-    """`/metrics`, `/docs` and `/openapi.json`. `metrics` is told who asks, in headers."""
+    """`/metrics`, `/docs` and `/openapi.json`.
+
+    `metrics` is told who asks for what, in headers, and tells the media type too.
+    """
     routes = APIRouter(tags=["pages"])
 
     @routes.get(
-        "/metrics", summary="Metrics, in Prometheus' text format",
+        "/metrics", summary="Metrics, in Prometheus' text format, or as OpenMetrics",
         response_class=PlainTextResponse,
-        responses={**documented(), 200: {"content": {"text/plain": {"example": SAMPLE}}}},
+        responses={**documented(), 200: {"content": {kind: {"example": SAMPLE} for kind in KINDS}}},
     )  # fmt: skip
     async def metrics_text(request: Request) -> Response:
-        return Response(await metrics(request.headers.raw), media_type=METRICS_TYPE)
+        text, media_type = await metrics(request.headers.raw)
+        return Response(text, headers={"content-type": media_type, "vary": "accept"})
 
     @routes.get(
         "/docs", summary="This document as a page", response_class=HTMLResponse,

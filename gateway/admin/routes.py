@@ -35,7 +35,7 @@ def door(
     desk: Desk,
     *,
     public: FastAPI,
-    metrics: Callable[[Headers], Awaitable[bytes]],
+    metrics: Callable[[Headers], Awaitable[tuple[bytes, str]]],
     guard: Guard,
     generation: ASGIApp,
     more: Iterable[APIRouter] = (),

@@ -19,6 +19,7 @@ from gateway.telemetry.merging import merged
 LOGGER = logging.getLogger("fairgate.workers")
 ASK_S = 1.0
 """So long a sibling may take."""
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
 METRICS_BYTES_MAX = 64 << 20
 """Of one sibling; beyond it, it counts as silent."""
 OWN_FAMILIES = """\
@@ -31,24 +32,26 @@ fairgate_workers_silent {silent}
 """
 
 Headers = Iterable[tuple[bytes, bytes]]
+Exposed = tuple[bytes, str]
+"""Metrics, and the media type of the format that they are in."""
 
 
 class Siblings:
     """Those whose sockets are in `folder`; `own` is ours."""
 
-    def __init__(self, told: Callable[[], bytes], folder: Path, own: Path) -> None:
-        """`told` has the metrics of this process."""
+    def __init__(self, told: Callable[[str], Exposed], folder: Path, own: Path) -> None:
+        """`told` has the metrics of this process, for an Accept header."""
         self._told = told
         self._folder = folder
         self._own = own
         self._words = LastWords(folder)
         self._lock = asyncio.Lock()
 
-    async def metrics(self, headers: Headers) -> bytes:
-        """The metrics of all workers, for whoever asks with these headers."""
+    async def metrics(self, headers: Headers) -> Exposed:
+        """The metrics of all workers, for whoever asks with these headers; always as text."""
         headers = list(headers)
         if is_part(headers):
-            return await self._kept()
+            return await self._kept(), TEXT
         known = await asyncio.to_thread(self._words.known)
         sockets = self.sockets()
         answers = await asyncio.gather(*(_metrics_at(path, headers) for path in sockets))
@@ -56,7 +59,7 @@ class Siblings:
         own = OWN_FAMILIES.format(workers=1 + len(sockets), silent=len(sockets) - len(found))
         gone = known.without(found.keys())
         texts = [(await self._kept()).decode(), *found.values(), own]
-        return (await asyncio.to_thread(merged, texts, gone=gone)).encode()
+        return (await asyncio.to_thread(merged, texts, gone=gone)).encode(), TEXT
 
     def sockets(self) -> list[Path]:
         """Where the others listen."""
@@ -65,12 +68,12 @@ class Siblings:
 
     def close(self) -> None:
         """Write down what was counted, at the end."""
-        self._keep(self._told())
+        self._keep(self._told("")[0])
 
     async def _kept(self) -> bytes:
         """Written down before it is told: whoever is gone next moment must not take it back."""
         async with self._lock:
-            told = self._told()
+            told = self._told("")[0]
             await asyncio.to_thread(self._keep, told)
         return told
 
@@ -84,18 +87,19 @@ class Siblings:
 class Alone:
     """A gateway that has no siblings."""
 
-    def __init__(self, told: Callable[[], bytes]) -> None:
+    def __init__(self, told: Callable[[str], Exposed]) -> None:
         self._told = told
 
-    async def metrics(self, headers: Headers) -> bytes:
-        """See `Siblings.metrics`."""
-        return self._told()
+    async def metrics(self, headers: Headers) -> Exposed:
+        """See `Siblings.metrics`, in the format that is asked for."""
+        accept = b",".join(value for name, value in headers if name == b"accept")
+        return self._told(accept.decode("latin-1"))
 
     def close(self) -> None:
         """See `Siblings.close`."""
 
 
-def siblings_of(berth: Berth | None, told: Callable[[], bytes]) -> Siblings | Alone:
+def siblings_of(berth: Berth | None, told: Callable[[str], Exposed]) -> Siblings | Alone:
     """The siblings of a worker at `berth`; `told` has the metrics of this process."""
     return Alone(told) if berth is None else Siblings(told, berth.folder, berth.socket)
 

@@ -307,6 +307,7 @@ class Exchange:
                 answer, first, problem = await self._asked()
             except RecalledError:
                 await self._hang_up()
+                self._waits_again()
                 await self._grant.give_back()
                 continue
             if problem is None:
@@ -314,7 +315,13 @@ class Exchange:
             answer.close()
             if not problem.is_busy:
                 self._fail(problem)
+            self._waits_again()
             await self._grant.bounce()
+
+    def _waits_again(self) -> None:
+        trace = self._life.trace
+        if trace is not None:
+            trace.waits(self._around.clock())
 
     async def _asked(self) -> tuple[Answer, bytes, EngineError | None]:
         """What one engine says to the request. Raises RecalledError until it begins."""
@@ -353,6 +360,8 @@ class Exchange:
         self._sent_at = self._around.clock()
         if life.sent_at is None:
             life.sent_at = self._sent_at
+        if life.trace is not None:
+            life.trace.sends(self._sent_at, grant.replica, life.attempt_id)
         streams, events = self._call.streams, life.route.events
         self._meter = meter_of(events, self._around.clock, grant.first_token if streams else None)
         path, body = await self._request()
@@ -439,6 +448,8 @@ class Exchange:
         if self.is_unwatched:
             return
         meter, life = self._meter, self._life
+        if life.trace is not None:
+            life.trace.leaves(self._around.clock())
         usage = meter.usage
         if isinstance(meter, StreamMeter):
             life.tpot_s = meter.tpot_s

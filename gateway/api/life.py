@@ -14,6 +14,7 @@ from gateway.continuation.strand import Strand
 from gateway.core.messages import Request, Usage
 from gateway.errors import GatewayError
 from gateway.telemetry.record import SettledRequest
+from gateway.telemetry.tracing import Trace
 from gateway.tenancy.limits import Reservation
 
 
@@ -25,7 +26,7 @@ class Life:
         "caps", "departure", "farewell", "first_at", "forwarded", "is_movable", "media_bytes",
         "model", "moves", "obstacle", "outcome", "pinned", "position", "prefix", "prompt_tokens",
         "refusals", "replica", "request_id", "reservation", "route", "salt", "sent_at",
-        "strand", "task", "told_at", "tpot_s", "usage", "verdict", "waited_s",
+        "strand", "task", "told_at", "tpot_s", "trace", "usage", "verdict", "waited_s",
     )  # fmt: skip
 
     def __init__(self, *, request_id: str, route: Route, began_at: float) -> None:
@@ -43,6 +44,8 @@ class Life:
         self.model = ""
         self.forwarded = b""
         """Header lines of the client that go to the engine."""
+        self.trace: Trace | None = None
+        """Where it is recorded."""
         self.pinned: str | None = None
         """The replica that holds what it goes on from, and so the only one that can serve it."""
         self.prefix: tuple[int, ...] = ()
@@ -195,4 +198,5 @@ class Life:
             body_bytes=self.call.size,
             session=self.asked.session,
             prefix=self.prefix,
+            trace_id=None if self.trace is None else self.trace.hex_id,
         )

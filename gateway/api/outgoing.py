@@ -12,14 +12,16 @@ from gateway.upstream.pieces import Sendable
 
 FORWARDED = (b"traceparent", b"tracestate", b"baggage")
 """All headers of a client that an engine may see: W3C's trace context."""
+FORWARDED_TRACED = FORWARDED[1:]
+"""The same where the request is recorded here: engines are told of our own span instead."""
 FORWARDED_BYTES_MAX = 1_024
 """A longer one is dropped: an engine refuses requests for the size of their headers."""
 
 
-def forwarded(headers: Headers) -> bytes:
+def forwarded(headers: Headers, names: tuple[bytes, ...] = FORWARDED) -> bytes:
     """The header lines of a client that go to the engine."""
     lines = b""
-    for name in FORWARDED:
+    for name in names:
         value = headers.get(name)
         if value is not None and len(value) <= FORWARDED_BYTES_MAX:
             lines += b"%b: %b\r\n" % (name, value)
@@ -35,8 +37,9 @@ def header_lines(life: Life, sends: int) -> bytes:
     upload = life.call.upload
     content_type = b"application/json" if upload is None else upload.content_type
     engine_id = life.attempt_id if sends == 1 else f"{life.attempt_id}-{sends}"
+    lines = life.forwarded if life.trace is None else life.forwarded + life.trace.line()
     return b"content-type: %b\r\nx-request-id: %b\r\n%b" % (
-        content_type, engine_id.encode("ascii"), life.forwarded
+        content_type, engine_id.encode("ascii"), lines
     )  # fmt: skip
 
 

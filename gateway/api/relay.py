@@ -32,7 +32,7 @@ from gateway.api.life import Life
 from gateway.api.limiting import Limiting
 from gateway.api.media import may_fetch
 from gateway.api.models import ModelTable
-from gateway.api.outgoing import forwarded
+from gateway.api.outgoing import FORWARDED, FORWARDED_TRACED, forwarded
 from gateway.api.prefix import Prefixes
 from gateway.api.reply import DIRECT, Reply
 from gateway.api.routes import Route
@@ -47,6 +47,7 @@ from gateway.core.policy import Bounds
 from gateway.errors import GatewayError, OverloadedError, RefusedError
 from gateway.runtime.gate import Gate, Waits
 from gateway.telemetry.record import SettledRequest
+from gateway.telemetry.tracing import Tracing
 from gateway.tenancy.keys import Keyring
 from gateway.upstream.fleet import Fleet
 
@@ -103,15 +104,15 @@ class Relay:
         )
         self._patience = Patience(continuation_wait_s, keepalive_after_s, clock)
         self._models = models
-        self._bounds = bounds
-        self._tiers = tiers
+        self._bounds, self._tiers = bounds, tiers
         self._keepalive_after_s = keepalive_after_s
-        self._clock = clock
-        self._settled = settled
+        self._clock, self._settled = clock, settled
         self._prefixes = prefixes
         self._limiting = limiting
         self._rules = Rules() if rules is None else rules
         self._isolation = Isolation() if isolation is None else isolation
+        self.tracing: Tracing | None = None
+        """Which requests are recorded as traces; None: none is."""
         self.body_bytes = 0
         """Of all bodies that are here: those that come, wait and run."""
         self.open: dict[Exchange, asyncio.Task[None] | None] = {}
@@ -178,7 +179,10 @@ class Relay:
             if life.reservation is not None and self._limiting is not None:
                 self._limiting.settle(life, reply.status)
             if life.asked is not None:
-                self._settled(life.record(self._clock(), reply.status, self._tiers))
+                record = life.record(self._clock(), reply.status, self._tiers)
+                self._settled(record)
+                if life.trace is not None:
+                    life.trace.finish(record)
 
     async def _admit(self, scope: Scope, receive: Receive, life: Life, reply: Reply) -> None:
         """Who asks, and for what. Raises GatewayError; nothing was queued then."""
@@ -197,12 +201,14 @@ class Relay:
         if doors.floor is not None and asked.tier >= doors.floor:
             raise doors.keep_out()
         life.asked = asked
+        if self.tracing is not None:
+            life.trace = self.tracing.begin(headers)
         self._rules.check(call, principal)
         if call.upload is None and may_fetch(call):
             life.media_bytes = await self._rules.media_bytes(call)
         if call.upload is None and life.route.uses_gpu:
             life.salt = self._isolation.salt_of(call.fields, tenant=asked.tenant, user=asked.user)
-        life.forwarded = forwarded(headers)
+        life.forwarded = forwarded(headers, FORWARDED if life.trace is None else FORWARDED_TRACED)
         life.is_movable = may_go_on(life, self._around)
         if call.previous_response_id is not None:
             life.pinned = self._holder_of(call.previous_response_id, asked)
@@ -333,6 +339,8 @@ class Relay:
         if life.strand is not None:
             fleet = self._around.fleet
             failed |= {name for name in fleet.names() if not fleet.tells_token_ids(name)}
+        if life.trace is not None:
+            life.trace.waits(self._clock())
         async with self._gate.admitted(life.next_request(failed), waits) as grant:
             exchange = Exchange(life, reply, grant, self._around)
             task = self.open[exchange] = life.task

@@ -117,8 +117,7 @@ def explain(state: State, request_id: str, now: float) -> Explanation | None:
     pool = state.pool_by_model[request.model]
     if waiting.holder is not None:
         return _explain_held(state, pool, waiting, now)
-    gates = Gates(pool.policy)
-    gates.reserved = pool.reserved_at(now)
+    gates = gates_at(pool, now)
     position = admission.position(pool, waiting)
     flows = _flows_ahead(pool, waiting)
     is_owed = pool.floors.is_owed(request.tier, waiting.cost)
@@ -186,9 +185,48 @@ def _flows_ahead(pool: Pool, waiting: Waiting) -> list[FlowTags]:
 
 def closed_by(pool: Pool, waiting: Waiting, replica: Replica, now: float) -> Closed | None:
     """What keeps `waiting`, in its own tier, off `replica`; None: nothing."""
+    gates = gates_at(pool, now)
+    return _closed_by(pool, gates, waiting, replica, tier=waiting.request.tier, now=now)
+
+
+def gates_at(pool: Pool, now: float) -> Gates:
+    """The gates of a pool as they stand at `now`, apart from those that the scheduler goes by."""
     gates = Gates(pool.policy)
     gates.reserved = pool.reserved_at(now)
-    return _closed_by(pool, gates, waiting, replica, tier=waiting.request.tier, now=now)
+    return gates
+
+
+def shut_by(gates: Gates, replica: Replica, tier: int, now: float) -> Closed | None:
+    """What shuts the gate of `tier` to any ordinary request on `replica`; None: it is open.
+
+    `gates` are those of `gates_at`. What a request is too large for is told by its explanation.
+    """
+    if not replica.is_usable:
+        return Closed.UNUSABLE
+    if now < replica.busy_until:
+        return Closed.BUSY
+    if gates.policy.release_at_once:
+        return None
+    if not replica.circuit.lets(now):
+        return Closed.TRIPPED
+    kept_for = replica.reserved_for
+    if is_held(replica, now) and kept_for is not None and tier >= kept_for.request.tier:
+        return Closed.RESERVED
+    known, known_of = replica.away, replica.away_of
+    shut = _full(gates, replica, tier, now)
+    replica.away, replica.away_of = known, known_of
+    return shut
+
+
+def _full(gates: Gates, replica: Replica, tier: int, now: float) -> Closed | None:
+    """What it has that leaves no room for one more."""
+    gone = _foreign_gone(replica, now)
+    queued = max(0, replica.waiting - max(0, gone))
+    for rank in range(tier + 1):  # ceilings never rise: a gate above it shuts its own too
+        shut = gates.closed_by(replica, rank, queued, now, without=gone)
+        if shut is not None:
+            return shut
+    return None
 
 
 def _closed_by(
@@ -205,12 +243,9 @@ def _closed_by(
     if is_held(replica, now) and keeps_out(pool, replica, waiting, now):
         return Closed.RESERVED
     if waiting.kind.decodes:
-        gone = _foreign_gone(replica, now)
-        queued = max(0, replica.waiting - max(0, gone))
-        for rank in range(tier + 1):  # ceilings never rise: a gate above it shuts its own too
-            shut = gates.closed_by(replica, rank, queued, now, without=gone)
-            if shut is not None:
-                return shut
+        shut = _full(gates, replica, tier, now)
+        if shut is not None:
+            return shut
     return gates.unfit_by(waiting, replica, tier, now)
 
 

@@ -44,3 +44,5 @@ class SettledRequest(msgspec.Struct, frozen=True, kw_only=True):
     prefix: tuple[int, ...] = ()
     """Chained hashes of the prompt's leading blocks, of 64 tokens each, where anything is decided
     by them. Where they are written only their last 32 bits: the others tell model and tenant."""
+    trace_id: str | None = None
+    """Of the trace that was recorded of it, 32 hexadecimal digits; None where none was."""

@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-READY_S_MAX = 30.0
+READY_S_MAX = 90.0
+"""Generous for a loaded machine."""
 
 
 @contextmanager

@@ -74,7 +74,7 @@ async def test_who_must_stay_out_is_refused_before_its_body_is_read() -> None:
         running_held_engine(1) as engine,
         running_gateway(engine.url, bounds__loop_lag_s=0, keys=[key]) as running,
     ):
-        running.gateway.pressure.level = 1
+        running.gateway.upkeep.pressure.level = 1
         await eventually(lambda: running.gateway.doors.floor == 3)
         port = int(running.url.rpartition(":")[2])
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -1,15 +1,32 @@
 """What operators read: names and labels that a dashboard can rely on, and no more of them."""
 
 import re
+from collections.abc import Callable, Iterator
 
 import pytest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Timestamp
 
-from gateway.core.messages import Arrived, ReplicaFound, ReplicaRemoved, Request, Usage
-from gateway.core.policy import DEFAULT_TIERS, Policy
+from gateway.core.messages import (
+    Arrived,
+    DrainAsked,
+    FirstToken,
+    PolicyChanged,
+    ReplicaFound,
+    ReplicaLost,
+    ReplicaRemoved,
+    ReplicaReport,
+    ReplicaReported,
+    Request,
+    Usage,
+)
+from gateway.core.policy import DEFAULT_TIERS, Policy, Tier
 from gateway.core.scheduler import Scheduler
-from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.metrics import EXEMPLAR_EVERY, Metrics
 from gateway.telemetry.record import SettledRequest
+from gateway.telemetry.tenants import SHOWN_MAX
 
 PROMISED = {
     "flow_control_request_queue_duration_seconds": {"tier", "outcome", "model"},
@@ -27,21 +44,46 @@ PROMISED = {
     "migrations": {"kind"},
     "scale_advised_replicas": {"model"},
     "event_loop_lag_seconds": set(),
+    "goodput_requests": {"tier", "met"},
+    "fairness_jain_index": {"tier"},
+    "flow_control_oldest_wait_seconds": {"tier"},
+    "flow_control_expected_wait_seconds": {"tier", "pool"},
+    "flow_control_running": {"tier"},
+    "flow_control_held": {"tier"},
+    "tier_patience_seconds": {"tier"},
+    "tier_ttft_target_seconds": {"tier"},
+    "tier_tpot_target_seconds": {"tier"},
+    "tenant_requests": {"tenant"},
+    "tenant_queue_seconds": {"tenant"},
+    "tenant_tokens": {"tenant", "kind"},
+    "tenant_waiting": {"tenant"},
+    "replica_silent_seconds": {"replica"},
+    "replica_report_stale": {"replica"},
+    "replica_draining": {"replica"},
+    "build_info": {"version", "python", "compiled"},
     "process_open_fds": set(),
     "process_resident_memory_bytes": set(),
     "process_start_time_seconds": set(),
 }
 """Without prefix, and without the suffix that counters get; with their labels."""
 
+OPEN_METRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+"""As Prometheus asks."""
 Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]
 
 
 class Watched:
-    """A scheduler and its metrics, at instant 0."""
+    """A scheduler and its metrics, at instant 0, which is 1,000 s after 1970."""
 
     def __init__(self) -> None:
+        self.now = 0.0
         self.scheduler = Scheduler(Policy(tiers=DEFAULT_TIERS))
-        self.metrics = Metrics(self.scheduler, lambda: 0.0, version="1.2.3")
+        self.metrics = Metrics(
+            self.scheduler,
+            lambda: self.now,
+            version="1.2.3",
+            wall=lambda: self.now + 1_000.0,
+        )
 
     def find(self, replica: str, *models: str, slots: int = 2) -> None:
         """A replica appears."""
@@ -64,6 +106,12 @@ class Watched:
                 assert labels not in by_labels, "a label set stands twice"
                 by_labels[labels] = sample.value
         return found
+
+
+def open_families(text: bytes) -> list[Metric]:
+    """What an exposition in OpenMetrics tells; it must parse."""
+    parse: Callable[[str], Iterator[Metric]] = openmetrics.text_string_to_metric_families
+    return list(parse(text.decode()))
 
 
 @pytest.fixture
@@ -91,12 +139,14 @@ def test_every_promised_metric_exists_with_its_labels_and_explains_itself(
     watched.metrics.settled(record())
     watched.metrics.advised({"m"}, 2)
     watched.metrics.recalled("queued")
+    watched.metrics.lag(0.001)
     families = {
         family.name.removeprefix("fairgate_"): family
         for family in text_string_to_metric_families(watched.metrics.text().decode())
     }
     for name, labels in PROMISED.items():
         assert families[name].documentation.endswith("."), name
+        assert families[name].samples, name
         for sample in families[name].samples:
             assert set(sample.labels) - {"le"} == labels, name
 
@@ -149,7 +199,8 @@ def test_what_was_never_sent_on_has_no_overhead_and_retries_count_beyond_the_fir
 def test_no_name_that_a_caller_makes_up_becomes_a_label(watched: Watched) -> None:
     """Each would be a time series for ever: a thousand users would kill the monitoring."""
     watched.find("gpu0")
-    watched.metrics.settled(record())
+    for n in range(SHOWN_MAX):
+        watched.metrics.settled(record(tenant=f"first{n}"))
     size = len(watched.metrics.text().splitlines())
     for n in range(1_000):
         watched.metrics.settled(record(request_id=f"r{n}", tenant=f"t{n}", user=f"u{n}"))
@@ -218,6 +269,7 @@ def test_moves_are_counted_by_kind(watched: Watched) -> None:
     for kind in ("queued", "queued", "running"):
         watched.metrics.recalled(kind)
     assert watched.samples["migrations_total"] == {
+        (("kind", "continued"),): 0.0,
         (("kind", "queued"),): 2.0,
         (("kind", "running"),): 1.0,
     }
@@ -247,3 +299,164 @@ def test_advice_for_models_that_are_gone_is_told_no_more(watched: Watched) -> No
     assert watched.samples["scale_advised_replicas"] == {(("model", "b"),): 2.0}
     watched.metrics.advised({"a"}, 1)
     assert len(watched.samples["scale_advised_replicas"]) == 2
+
+
+def test_exemplars_lead_from_a_bucket_to_a_request_and_only_openmetrics_shows_them(
+    watched: Watched,
+) -> None:
+    """From the slowest bucket of a panel to the line in the log, without a search."""
+    watched.metrics.settled(record(request_id="before"))
+    watched.metrics.exposed(OPEN_METRICS)
+    watched.metrics.settled(record(request_id="slow", streams=True, ttft_s=40.0, arrived_at=7.0))
+    watched.metrics.settled(record(request_id="traced", ttft_s=0.01, trace_id="ab" * 16))
+    text, media_type = watched.metrics.exposed(OPEN_METRICS)
+    assert media_type.startswith("application/openmetrics-text; version=1.0.0")
+    assert text.endswith(b"# EOF\n")
+    families = {each.name: each for each in open_families(text)}
+    exemplars = {
+        sample.labels["le"]: sample.exemplar
+        for sample in families["fairgate_request_ttft_seconds"].samples
+        if sample.exemplar is not None
+    }
+    assert {le: each.labels for le, each in exemplars.items()} == {
+        "60.0": {"request_id": "slow"},
+        "0.02": {"request_id": "traced", "trace_id": "ab" * 16},
+    }
+    assert exemplars["60.0"].value == 40.0
+    assert exemplars["60.0"].timestamp == Timestamp(1_000 + 7 + 2, 0)
+    plain, media_type = watched.metrics.exposed("*/*")
+    assert media_type.startswith("text/plain; version=0.0.4")
+    assert b"request_id" not in plain
+
+
+def test_of_requests_that_are_nothing_special_some_are_exemplars(watched: Watched) -> None:
+    """Each costs a microsecond, and one says as much as the next."""
+    watched.metrics.exposed(OPEN_METRICS)
+    kept = set()
+    for number in range(4 * EXEMPLAR_EVERY):
+        watched.metrics.settled(record(request_id=f"r{number}"))
+        text = watched.metrics.exposed(OPEN_METRICS)[0]
+        kept |= {
+            sample.exemplar.labels["request_id"]
+            for family in open_families(text)
+            for sample in family.samples
+            if sample.exemplar is not None
+        }
+    assert len(kept) == 4
+
+
+def test_both_formats_tell_the_same(watched: Watched) -> None:
+    """Which one Prometheus asks for depends on its version: a panel must not."""
+    watched.find("gpu0")
+    watched.metrics.settled(record())
+    plain = {
+        sample.name
+        for family in text_string_to_metric_families(watched.metrics.text().decode())
+        for sample in family.samples
+    }
+    families = open_families(watched.metrics.exposed(OPEN_METRICS)[0])
+    assert {sample.name for family in families for sample in family.samples} == plain
+
+
+def test_goodput_is_counted_from_the_first_scrape_on(watched: Watched) -> None:
+    """A rate sees nothing of a series that is born with its first failure."""
+    goodput = watched.samples["goodput_requests_total"]
+    assert set(goodput.values()) == {0.0}
+    assert len(goodput) == 2 * len(DEFAULT_TIERS)
+    watched.metrics.settled(record(streams=True))
+    watched.metrics.settled(record(streams=True, ttft_s=6.0))
+    watched.metrics.settled(record(outcome="invalid_request", status=400))
+    goodput = watched.samples["goodput_requests_total"]
+    assert goodput[(("met", "true"), ("tier", "standard"))] == 1.0
+    assert goodput[(("met", "false"), ("tier", "standard"))] == 1.0
+
+
+def test_targets_follow_the_policy(watched: Watched) -> None:
+    """Who tightens a target would otherwise be told that it is kept."""
+    watched.metrics.settled(record(streams=True))
+    tiers = (Tier(name="standard", ttft_target_ms=100.0), Tier(name="free"))
+    moved_to = dict.fromkeys(("critical", "high", "background"), "standard")
+    watched.scheduler.handle(PolicyChanged(Policy(tiers=tiers), moved_to), 0.0)
+    watched.metrics.settled(record(streams=True))
+    goodput = watched.samples["goodput_requests_total"]
+    assert goodput[(("met", "false"), ("tier", "standard"))] == 1.0
+    assert goodput[(("met", "true"), ("tier", "free"))] == 0.0
+    assert watched.samples["tier_ttft_target_seconds"] == {(("tier", "standard"),): 0.1}
+
+
+def test_what_a_cap_keeps_back_does_not_count_as_waiting(watched: Watched) -> None:
+    """Whoever has ten at a time and asks for a thousand would call for more machines."""
+    watched.find("gpu0", slots=8)
+    for n in range(5):
+        request = Request(
+            id=f"c{n}", model="m", tier=2, tenant="t", user="u", arrived_at=-9.0,
+            caps=(("tenant t", 1),),
+        )  # fmt: skip
+        watched.scheduler.handle(Arrived(request), 0.0)
+    samples, standard = watched.samples, (("tier", "standard"),)
+    assert samples["flow_control_held"][standard] == 4.0
+    assert samples["flow_control_oldest_wait_seconds"][standard] == 0.0
+    assert samples["flow_control_running"][standard] == 1.0
+    assert sum(samples["flow_control_queue_size"].values()) == 0.0
+
+
+def test_the_line_tells_its_oldest_and_what_a_newcomer_must_expect(watched: Watched) -> None:
+    """Both are compared with patience: one is too late already, the other will be."""
+    watched.find("gpu0", slots=1)
+    for n in range(6):
+        watched.arrive(f"s{n}")
+    watched.now = 12.0
+    samples = watched.samples
+    assert samples["flow_control_oldest_wait_seconds"][(("tier", "standard"),)] == 12.0
+    assert samples["flow_control_oldest_wait_seconds"][(("tier", "critical"),)] == 0.0
+    expected = samples["flow_control_expected_wait_seconds"]
+    assert expected[(("pool", "m"), ("tier", "critical"))] == 0.0
+    assert expected[(("pool", "m"), ("tier", "standard"))] > 1.0
+    assert samples["tenant_waiting"][(("tenant", "other"),)] == len(watched.scheduler.waiting)
+
+
+def test_a_shut_gate_names_what_shuts_it(watched: Watched) -> None:
+    """To read that it is shut sends an operator searching; to read "headroom" does not."""
+    watched.find("gpu0", slots=1)
+    watched.arrive("s0", tier=3)
+    watched.arrive("s1", tier=3)
+    reasons = {dict(labels)["reason"] for labels in watched.samples["replica_gate_closed"]}
+    assert reasons == {"queue"}
+    watched.scheduler.handle(DrainAsked("gpu0"), 0.0)
+    samples = watched.samples
+    assert {dict(labels)["reason"] for labels in samples["replica_gate_closed"]} == {"draining"}
+    assert len(samples["replica_gate_closed"]) == len(DEFAULT_TIERS)
+    assert samples["replica_draining"] == {(("replica", "gpu0"),): 1.0}
+    watched.scheduler.handle(ReplicaLost("gpu0"), 0.0)
+    reasons = {dict(labels)["reason"] for labels in watched.samples["replica_gate_closed"]}
+    assert reasons == {"lost"}
+
+
+def test_a_silent_engine_is_told_only_while_it_has_work_of_ours(watched: Watched) -> None:
+    """An idle engine is silent all night, and nobody should be woken for it."""
+    watched.find("gpu0")
+    key = (("replica", "gpu0"),)
+    watched.now = 500.0
+    assert watched.samples["replica_silent_seconds"][key] == 0.0
+    request = Request(id="a", model="m", tier=0, tenant="t", user="u", arrived_at=500.0)
+    watched.scheduler.handle(Arrived(request), 500.0)
+    watched.now = 540.0
+    assert watched.samples["replica_silent_seconds"][key] == 40.0
+    watched.scheduler.handle(FirstToken("a"), 540.0)
+    assert watched.samples["replica_silent_seconds"][key] == 0.0
+
+
+def test_a_report_that_is_too_old_is_told(watched: Watched) -> None:
+    """The scheduler then goes by its own book alone, and knows nothing of foreign load."""
+    watched.find("gpu0")
+    key = (("replica", "gpu0"),)
+    assert watched.samples["replica_report_stale"][key] == 1.0
+    assert "replica_report_age_seconds" not in watched.samples
+    report = ReplicaReport(running=0, waiting=0)
+    told = ReplicaReported(replica="gpu0", report=report, sent_at=0.0, round_trip_s=0.0)
+    watched.scheduler.handle(told, 0.0)
+    watched.now = 2.0
+    assert watched.samples["replica_report_stale"][key] == 0.0
+    assert watched.samples["replica_report_age_seconds"][key] == 2.0
+    watched.now = 60.0
+    assert watched.samples["replica_report_stale"][key] == 1.0

@@ -16,8 +16,8 @@ import pytest
 
 from gateway.api.prefix import PREFIX_BLOCKS_MAX
 from gateway.telemetry.log import RequestLog
-from gateway.telemetry.process import families_of
 from gateway.telemetry.record import SettledRequest
+from gateway.telemetry.writers import Writers
 from tests.support.gateway import eventually
 from tests.unit.test_metrics import record
 
@@ -134,7 +134,9 @@ async def test_a_slow_disk_costs_lines_and_no_time(tmp_path: Path) -> None:
         assert found.dropped == {"queue": 150, "disk": 0}
         gate.set()
     assert len(lines(tmp_path / "r.log")) == 51
-    families = list(families_of({}, {}, lambda: found)())
+    writers = Writers(lambda: 0.0, "1.2.3")
+    writers.log = found
+    families = list(writers.families())
     told = {sample.labels["reason"]: sample.value for sample in families[0].samples}
     assert told == {"queue": 150.0, "disk": 0.0}
 
