@@ -1,5 +1,6 @@
 """Measures several gateways as one: who gets what, then what it costs. It draws no conclusions."""
 
+import asyncio
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -56,5 +57,5 @@ def _power(gateway: Entrant, plan: ClusterPlan, say: Say, log_level: str) -> lis
         for number in range(plan.power_rounds):
             say(f"power user, round {number + 1} of {plan.power_rounds}")
             ways = (several, [alone]) if number % 2 == 0 else ([alone], several)
-            found += [power_load(nodes, engines, plan) for nodes in ways]
+            found += [asyncio.run(power_load(nodes, engines, plan)) for nodes in ways]
         return found

@@ -5,7 +5,7 @@ It looks into the replicas all the while: how many requests are there beyond the
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import httpx
@@ -26,6 +26,7 @@ PAUSE_S = 0.1
 class Window:
     """What ended in it."""
 
+    clock: Callable[[], float]
     began_s: float
     ends_s: float
     requests: dict[str, int] = field(default_factory=dict)
@@ -38,11 +39,28 @@ class Window:
     @property
     def is_over(self) -> bool:
         """Whether nobody asks again."""
-        return time.monotonic() >= self.ends_s
+        return self.clock() >= self.ends_s
+
+    def run(self, gateways: int, users: Iterable[str]) -> PowerRun:
+        """All that was seen in it."""
+        return PowerRun(
+            gateways=gateways,
+            users={
+                user: Served(
+                    requests=self.requests.get(user, 0),
+                    waited_s=self.waited_s.get(user, 0.0),
+                    took_s=self.took_s.get(user, 0.0),
+                )
+                for user in users
+            },
+            queued_most=self.queued_most,
+            looks=self.looks,
+            errors=self.errors,
+        )
 
     def ended(self, user: str, began_s: float, waited_s: float) -> None:
         """One request was answered."""
-        now_s = time.monotonic()
+        now_s = self.clock()
         if self.began_s <= now_s < self.ends_s:
             self.requests[user] = self.requests.get(user, 0) + 1
             self.waited_s[user] = self.waited_s.get(user, 0.0) + waited_s
@@ -54,38 +72,17 @@ class Window:
         self.queued_most = max(self.queued_most, queued)
 
 
-def power_load(
+async def power_load(
     nodes: Sequence[Node],
     engines: Sequence[Engine],
     plan: ClusterPlan,
     users: Mapping[str, int] = USERS,
+    *,
+    clock: Callable[[], float] = time.monotonic,
 ) -> PowerRun:
-    """Clients of all users at all of these gateways, for one window. Blocks."""
-    window = asyncio.run(_run(nodes, engines, plan, users))
-    return PowerRun(
-        gateways=len(nodes),
-        users={
-            user: Served(
-                requests=window.requests.get(user, 0),
-                waited_s=window.waited_s.get(user, 0.0),
-                took_s=window.took_s.get(user, 0.0),
-            )
-            for user in users
-        },
-        queued_most=window.queued_most,
-        looks=window.looks,
-        errors=window.errors,
-    )
-
-
-async def _run(
-    nodes: Sequence[Node],
-    engines: Sequence[Engine],
-    plan: ClusterPlan,
-    users: Mapping[str, int],
-) -> Window:
-    began_s = time.monotonic() + plan.settle_s
-    window = Window(began_s, began_s + plan.power_s)
+    """Clients of all users at all of these gateways, for one window."""
+    began_s = clock() + plan.settle_s
+    window = Window(clock, began_s, began_s + plan.power_s)
     limits = httpx.Limits(max_connections=None)
     async with (
         httpx.AsyncClient(timeout=ANSWER_S_MAX, limits=limits) as client,
@@ -100,7 +97,7 @@ async def _run(
         await asyncio.wait(asking)
         for each in looking:
             each.cancel()
-    return window
+    return window.run(len(nodes), users)
 
 
 async def _ask(client: httpx.AsyncClient, node: Node, user: str, window: Window) -> None:
@@ -109,7 +106,7 @@ async def _ask(client: httpx.AsyncClient, node: Node, user: str, window: Window)
     words = [{"role": "user", "content": f"Say something, {user}."}]
     body = {"model": MODEL, "messages": words, "max_tokens": ANSWER_TOKENS}
     while not window.is_over:
-        began_s = time.monotonic()
+        began_s = window.clock()
         try:
             answer = await client.post(url, json=body, headers=headers)
             answer.raise_for_status()

@@ -191,10 +191,10 @@ def test_streams_count_by_their_events() -> None:
 
 def test_only_what_ends_within_the_window_counts() -> None:
     """What began before it filled the engines would count for whoever was first."""
-    window = Window(began_s=float("-inf"), ends_s=float("inf"))
+    window = Window(lambda: 0.0, began_s=float("-inf"), ends_s=float("inf"))
     window.ended("power", 0.0, 0.25)
     assert (window.requests, window.waited_s) == ({"power": 1}, {"power": 0.25})
-    early = Window(began_s=float("inf"), ends_s=float("inf"))
+    early = Window(lambda: 0.0, began_s=float("inf"), ends_s=float("inf"))
     early.ended("power", 0.0, 0.25)
     assert not early.requests
 
