@@ -11,8 +11,9 @@ COMPILED := $(wildcard gateway/core/*.py) \
 		limiting.py media.py models.py outflow.py outgoing.py outlet.py passing.py prefix.py \
 		relay.py reply.py rewrite.py routes.py rules.py served.py shapes.py skim.py strings.py \
 		surroundings.py whole.py wire.py work.py) \
-	$(addprefix gateway/cluster/, abroad.py counters.py follower.py guests.py leader.py line.py \
-		member.py messages.py parts.py transport.py wire.py) \
+	$(addprefix gateway/cluster/, abroad.py candidacy.py company.py counters.py deciders.py \
+		follower.py guests.py inner.py leader.py line.py member.py messages.py naming.py \
+		parts.py transport.py wire.py) \
 	$(addprefix gateway/continuation/, strand.py) \
 	$(addprefix gateway/runtime/, admission.py dispatcher.py gate.py) \
 	$(addprefix gateway/telemetry/, fairness.py gauges.py goodput.py metrics.py series.py tenants.py) \

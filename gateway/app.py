@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from time import monotonic, time
 
@@ -292,7 +291,7 @@ class Gateway:
             rank: ranks[name if name in ranks else moved_to[name]]
             for rank, name in enumerate(old.tier_names)
         }
-        if policy != replace(self.scheduler.policy, sharers=policy.sharers):
+        if policy != self.scheduler.policy.shared_like(policy):
             self.dispatcher.tell(PolicyChanged(policy, moved_to))
         self._users.configure(settings.bounds.users_per_tenant, settings.known_users())
         self._asking.configure(ranks, settings.tier_by_service_tier)

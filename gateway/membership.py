@@ -12,7 +12,7 @@ from gateway.admin.fellows import Address, Fellows, NoFellows
 from gateway.api.readiness import ClusterReadiness, PoolReadiness
 from gateway.cluster.address import address_of
 from gateway.cluster.follower import Phase
-from gateway.cluster.guests import inner_id
+from gateway.cluster.inner import inner_id
 from gateway.cluster.joining import joined
 from gateway.cluster.member import Member
 from gateway.cluster.seat import Seat
@@ -52,7 +52,7 @@ def seated(
     dispatcher = Dispatcher(scheduler, clock, decider=member, advised=advised)
     carry_out = dispatcher.carry_out
     seat = Seat(member, joins.transport, joins.lease, carry_out=carry_out, clock=clock)
-    return dispatcher, seat, joins.limits(limits, clock, wall)
+    return dispatcher, seat, joins.limits(limits, clock, wall, gateways=lambda: member.sharers)
 
 
 def readiness_of(seat: Seat | None) -> ClusterReadiness | None:
@@ -128,7 +128,7 @@ def told_where(seat: Seat | None, settings: Settings, port: int, berth: Berth | 
     if seat is not None:
         sock = None if berth is None else str(berth.socket)
         seat.member.about = _where(settings, port, sock)
-        seat.member.sharers_min = 1 if berth is None else berth.of
+        seat.member.deciders.company.sharers_min = 1 if berth is None else berth.of
 
 
 def _where(settings: Settings, port: int, sock: str | None) -> str:

@@ -61,12 +61,8 @@ def supervise(settings: Settings, workers: int, *, hears_again: bool) -> int:
     announce(house.settings, house.made_key)
     shutdown = settings.shutdown
     try:
-        return Supervisor(
-            Crew(workers),
-            house,
-            leaves_within_s=shutdown.lag_s + shutdown.limit_s + GRACE_S,
-            hears_again=hears_again,
-        ).run()
+        crew = Crew(workers, leaves_within_s=shutdown.lag_s + shutdown.limit_s + GRACE_S)
+        return Supervisor(crew, house, hears_again=hears_again).run()
     finally:
         house.close()
 

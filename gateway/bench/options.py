@@ -1,9 +1,10 @@
 """What a benchmark was asked for, and who takes part in it by that; nothing is started here."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gateway.bench.cluster_spec import ClusterPlan
 from gateway.bench.contenders import FAIRGATE, Contender, fairgate_build, stale_copies
 from gateway.bench.launch import OWN_PATH
 from gateway.bench.peers import PEERS, find, peer_named
@@ -11,8 +12,11 @@ from gateway.bench.scenarios import SCENARIOS, Plan, full_plan, quick_plan
 from gateway.bench.speed import YARDSTICK
 from gateway.bench.targets import Entrant
 
-PARTS = OVERHEAD, CORE = ("overhead", "core")
-"""What can be measured by itself: what the gateway costs, and what its scheduler does."""
+PARTS = OVERHEAD, CORE, CLUSTER = ("overhead", "core", "cluster")
+"""What can be measured by itself: what the gateway costs, what its scheduler does, and several
+gateways as one."""
+USUAL = (OVERHEAD, CORE)
+"""Without being asked for: the other needs a Redis."""
 ALL, NONE = "all", "none"
 COMPILED = Path("build") / "compiled"
 Say = Callable[[str], None]
@@ -27,7 +31,7 @@ class Options:
     seconds: float | None = None
     """Length of every window."""
     only: tuple[str, ...] = ()
-    """Parts, or scenarios by name; empty: everything."""
+    """Parts, or scenarios by name; empty: those of `USUAL`."""
     peers: tuple[str, ...] = ()
     """Names, "all", or "none"; empty: nginx, and whatever is in `peers_folder`."""
     peers_folder: Path | None = None
@@ -47,7 +51,7 @@ class Options:
                 known = ", ".join((*PARTS, *SCENARIOS))
                 raise ValueError(f"no part {name!r}; there are: {known}")
         if not self.only:
-            return PARTS
+            return USUAL
         has_scenario = any(name in SCENARIOS for name in self.only)
         return tuple(
             part for part in PARTS if part in self.only or (part == OVERHEAD and has_scenario)
@@ -58,6 +62,18 @@ class Options:
         chosen = [name for name in self.only if name in SCENARIOS]
         plan = full_plan() if self.full else quick_plan()
         return plan.changed(rounds=self.rounds, window_s=self.seconds, only=chosen or None)
+
+    def cluster_plan(self) -> ClusterPlan:
+        """For several gateways; raises ValueError where nothing would be left."""
+        plan = ClusterPlan()
+        rounds = plan.rounds if self.rounds is None else self.rounds
+        window_s = plan.window_s if self.seconds is None else self.seconds
+        if rounds < 1 or window_s <= 0:
+            raise ValueError("a benchmark needs at least one round of more than no time at all")
+        if self.seconds is not None:
+            plan = replace(plan, power_s=5 * window_s)
+        stretch = 2 if self.full else 1
+        return replace(plan, rounds=rounds * stretch, window_s=window_s)
 
     def gateway(self, say: Say) -> Entrant:
         """The gateway itself; raises ValueError when the folder it is to come from has none."""

@@ -9,12 +9,16 @@ from pathlib import Path
 
 from rich.console import Console, RenderableType
 
+from gateway.bench.cluster import measure_cluster
+from gateway.bench.cluster_report import cluster_json, cluster_rendered
+from gateway.bench.cluster_report import is_sound as is_cluster_sound
+from gateway.bench.cluster_spec import ClusterResult
 from gateway.bench.core_report import core_json, core_rendered
 from gateway.bench.core_spec import CoreResult
 from gateway.bench.harness import Harness
 from gateway.bench.launch import StartFailed, choose_cores, run_core, usable_cores
 from gateway.bench.machine import Machine, this_machine
-from gateway.bench.options import CORE, NONE, OVERHEAD, Options, Say
+from gateway.bench.options import CLUSTER, CORE, NONE, OVERHEAD, Options, Say
 from gateway.bench.peers import PEERS, install, peer_named
 from gateway.bench.process import PROC
 from gateway.bench.profile import WINDOW_S, profile, profile_table
@@ -29,7 +33,7 @@ PLAIN_COLUMNS = 200
 
 
 def run_bench(options: Options) -> int:
-    """Measure the gateway's own overhead, beside peers, and its scheduler core.
+    """Measure the gateway's own overhead, beside peers, its scheduler core, several gateways.
 
     Returns the exit status. 0: measured without an error, whether or not the targets are met;
     1: something did not start or made errors; 2: wrong arguments, or a system without /proc. The
@@ -39,6 +43,7 @@ def run_bench(options: Options) -> int:
     try:
         _require_proc()
         parts, plan = options.parts(), options.plan()
+        options.cluster_plan()
         gateway = options.gateway(say)
         others = options.others(say) if OVERHEAD in parts else []
     except ValueError as error:
@@ -58,6 +63,12 @@ def run_bench(options: Options) -> int:
         if result is not None:
             _show(core_rendered(result, machine))
             stored["core"] = core_json(result)
+    if CLUSTER in parts:
+        several = _cluster(gateway, options, say)
+        is_sound = is_sound and several is not None and is_cluster_sound(several)
+        if several is not None:
+            _show(cluster_rendered(several, machine))
+            stored["cluster"] = cluster_json(several)
     _store(stored, options.json_path or RESULTS / f"bench-{when:%Y%m%d-%H%M%S}.json", say)
     return 0 if is_sound else 1
 
@@ -142,6 +153,15 @@ def _core(gateway: Entrant, say: Say) -> CoreResult | None:
         core = choose_cores(usable_cores()).gateway
         return run_core(core=core, python_path=gateway.contender.python_path)
     except StartFailed as error:
+        say(str(error))
+        return None
+
+
+def _cluster(gateway: Entrant, options: Options, say: Say) -> ClusterResult | None:
+    """Several gateways as one; None when that failed."""
+    try:
+        return measure_cluster(gateway, options.cluster_plan(), say, log_level=options.log_level)
+    except (StartFailed, OSError, ValueError) as error:
         say(str(error))
         return None
 

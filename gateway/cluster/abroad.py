@@ -10,9 +10,10 @@ from dataclasses import replace
 from typing import Protocol
 
 from gateway.cluster.follower import ALONE_AFTER_S, Follower
-from gateway.cluster.guests import Coming, Guest, come, ranked
+from gateway.cluster.guests import Coming, Guest, come
+from gateway.cluster.inner import ranked
 from gateway.cluster.leader import Leadership
-from gateway.cluster.messages import Astray, Decided, Happened, Message, Open, Placed
+from gateway.cluster.messages import Astray, Decided, Happened, Message, OfOne, Open, Placed
 from gateway.core.messages import (
     Adopted,
     Arrived,
@@ -28,7 +29,6 @@ from gateway.core.messages import (
     Progressed,
     RecallDone,
     Recalled,
-    RecallTooLate,
     Refused,
     Request,
     Withdrawn,
@@ -40,8 +40,11 @@ class Home(Protocol):
     """The gateway whose requests these are."""
 
     scheduler: Scheduler
-    followers: dict[str, Follower]
     owners: dict[str, tuple[Leadership, Guest]]
+
+    @property
+    def followers(self) -> dict[str, Follower]:
+        """By pool, whom it follows there."""
 
     def feed(self, event: Event, now: float) -> None:
         """Let its own scheduler take it in, and carry out what that decides."""
@@ -95,29 +98,29 @@ class Abroad:
     def happened(
         self,
         away: Away,
-        event: FirstToken | Finished | Bounced | RecallDone | RecallTooLate | Cancelled,
+        event: OfOne,
         now: float,
     ) -> None:
         """Something happened to one of them here."""
-        id = event.request_id
+        request_id = event.request_id
         is_over = isinstance(event, Finished | Cancelled)
         if is_over:
-            del self.requests[id]
+            del self.requests[request_id]
         follower = self._home.followers.get(away.pool)
         if follower is not None and follower.session:
             self.tell(follower, event, None)
         if is_over or isinstance(event, FirstToken):
             self._home.feed(event, now)
         elif isinstance(event, Bounced | RecallDone):
-            self._home.feed(Finished(id, Outcome.CANCELLED), now)
+            self._home.feed(Finished(request_id, Outcome.CANCELLED), now)
 
     def progressed(self, event: Progressed, now: float) -> None:
         """Some of them, among others, produced output."""
         by_pool: dict[str, dict[str, int]] = {}
-        for id, tokens in event.output_tokens.items():
-            away = self.requests.get(id)
+        for request_id, tokens in event.output_tokens.items():
+            away = self.requests.get(request_id)
             if away is not None:
-                by_pool.setdefault(away.pool, {})[id] = tokens
+                by_pool.setdefault(away.pool, {})[request_id] = tokens
         for pool, output_tokens in by_pool.items():
             follower = self._home.followers.get(pool)
             if follower is not None and follower.session:
@@ -132,41 +135,41 @@ class Abroad:
     def decided(self, follower: Follower, message: Decided, now: float) -> None:
         """The leader decided about one of them, which may be gone."""
         decision, home = message.decision, self._home
-        id = decision.request_id
-        away = self.requests.get(id)
+        request_id = decision.request_id
+        away = self.requests.get(request_id)
         if away is None:
             if isinstance(decision, Granted):
-                self.tell(follower, Finished(id, Outcome.CANCELLED), None)
+                self.tell(follower, Finished(request_id, Outcome.CANCELLED), None)
             return
         match decision:
             case Granted():
                 away.was_let_in = True
                 self._granted(follower, away, decision, now)
             case Refused():
-                del self.requests[id]
+                del self.requests[request_id]
                 home.deliver(decision)
             case Recalled() | MoveWanted():
-                if id in home.scheduler.granted:
+                if request_id in home.scheduler.granted:
                     home.deliver(decision)
             case Placed():
                 away.was_let_in = True
                 away.position, away.wait_s, away.placed_at = decision.position, decision.wait_s, now
             case Astray():
                 away.astray_since = min(away.astray_since, now)
-                self._astray.append(id)
+                self._astray.append(request_id)
 
     def _granted(self, follower: Follower, away: Away, decision: Granted, now: float) -> None:
-        id, home = decision.request_id, self._home
-        if id in home.scheduler.granted:
+        request_id, home = decision.request_id, self._home
+        if request_id in home.scheduler.granted:
             return
         home.feed(Adopted(request=away.request, replica=decision.replica, is_started=False), now)
-        if id in home.scheduler.granted:
+        if request_id in home.scheduler.granted:
             home.deliver(decision)
             return
         # Nothing is known here of that replica, or no more: any other may do.
         excluded = away.request.excluded | {decision.replica}
         away.request = replace(away.request, excluded=excluded)
-        self.tell(follower, Finished(id, Outcome.CANCELLED), None)
+        self.tell(follower, Finished(request_id, Outcome.CANCELLED), None)
         self.tell(follower, Arrived(away.request), now - away.request.arrived_at)
 
     def tell_again(self, now: float) -> None:
@@ -221,13 +224,13 @@ class Abroad:
     def open_requests(self, pool: str, now: float) -> tuple[Open, ...]:
         """All of a pool, as a leader wants to know it."""
         return tuple(
-            self._open(id, away.request, now, was_let_in=away.was_let_in)
-            for id, away in self.requests.items()
+            self._open(request_id, away.request, now, was_let_in=away.was_let_in)
+            for request_id, away in self.requests.items()
             if away.pool == pool
         )
 
-    def _open(self, id: str, request: Request, now: float, *, was_let_in: bool) -> Open:
-        granted = self._home.scheduler.granted.get(id)
+    def _open(self, request_id: str, request: Request, now: float, *, was_let_in: bool) -> Open:
+        granted = self._home.scheduler.granted.get(request_id)
         waited_s = now - request.arrived_at
         if granted is None:
             return Open(request, waited_s, was_let_in=was_let_in)
@@ -259,13 +262,13 @@ class Abroad:
     def regrouped(self, pool_of: Mapping[str, str], known: Iterable[str], now: float) -> None:
         """Models belong to other pools than before; those of no pool are decided here: refused."""
         pools = frozenset(known)
-        for id, away in list(self.requests.items()):
+        for request_id, away in list(self.requests.items()):
             pool = pool_of.get(away.request.model)
             if pool is not None:
                 away.pool = pool
             elif away.pool not in pools:
-                del self.requests[id]
-                if id not in self._home.scheduler.granted:
+                del self.requests[request_id]
+                if request_id not in self._home.scheduler.granted:
                     self._home.feed(Arrived(away.request), now)
 
     def rank_anew(self, ranks: tuple[int, ...]) -> None:
@@ -275,7 +278,7 @@ class Abroad:
 
     def close(self, now: float) -> None:
         """The gateway shuts down: what waits is refused, what runs goes on."""
-        for id, away in list(self.requests.items()):
-            if id not in self._home.scheduler.granted:
-                self.happened(away, Cancelled(id), now)
+        for request_id, away in list(self.requests.items()):
+            if request_id not in self._home.scheduler.granted:
+                self.happened(away, Cancelled(request_id), now)
                 self._home.feed(Arrived(away.request), now)

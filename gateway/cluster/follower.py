@@ -4,7 +4,7 @@ It holds no requests: what is open is known to whoever uses it. It refuses to gu
 is missing, in either direction, ends in `Synced`, which tells everything anew.
 """
 
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Final
 
 from gateway.cluster.messages import Beat, Decided, Happened, Led, Open, Synced, Told
@@ -37,6 +37,17 @@ class Phase(StrEnum):
 
 DECIDES: Final = frozenset({Phase.LEADING, Phase.ALONE})
 """The phases in which this gateway's own scheduler decides."""
+
+
+class Fit(Enum):
+    """How a message of the present leader fits to what was heard before."""
+
+    NEXT = "next"
+    """It follows."""
+    GAP = "gap"
+    """Something is missing before it, or all is asked for: everything is to be told anew."""
+    OLD = "old"
+    """It says nothing any more."""
 
 
 class Follower:
@@ -98,23 +109,19 @@ class Follower:
         """So far everything was told up to here."""
         return Beat(self.me, self.pool, self.epoch, self.session, self.told)
 
-    def is_gap(self, message: Led | Decided, now: float) -> bool | None:
-        """Take note of a message of the present leader.
-
-        False: it is the next. True: something is missing, or all is asked for: sync. None: it is
-        an old one, and says nothing.
-        """
+    def hear(self, message: Led | Decided, now: float) -> Fit:
+        """Take note of a message of the present leader."""
         if message.session == 0:
-            return now - self.synced_at >= RESYNC_S or None
+            return Fit.GAP if now - self.synced_at >= RESYNC_S else Fit.OLD
         if message.session != self.session:
-            return None
+            return Fit.OLD
         self.heard_at = now
         if isinstance(message, Led):
-            return message.number > self.heard
+            return Fit.GAP if message.number > self.heard else Fit.NEXT
         if message.number == self.heard + 1:
             self.heard += 1
-            return False
-        return True if message.number > self.heard else None
+            return Fit.NEXT
+        return Fit.GAP if message.number > self.heard else Fit.OLD
 
     def is_due(self, now: float) -> bool:
         """Whether the leader should be told everything anew, since it is silent."""

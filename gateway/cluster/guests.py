@@ -1,36 +1,20 @@
 """What a leader knows of the other gateways: their sessions, and which requests are whose.
 
-Inside the leader's scheduler a request of another gateway carries that one's name before its id.
+What such a request is called inside the leader's scheduler is in `inner.py`.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final, Protocol
 
 from gateway.cluster.follower import RESYNC_S
+from gateway.cluster.inner import inner_request
 from gateway.cluster.messages import Decided, Led, Ruling, Told
 from gateway.cluster.ports import BEAT_S
-from gateway.core.messages import (
-    Arrived,
-    Bounced,
-    Cancelled,
-    Event,
-    Finished,
-    FirstToken,
-    PolicyChanged,
-    Progressed,
-    Readmitted,
-    RecallDone,
-    RecallTooLate,
-    Request,
-)
+from gateway.core.messages import Arrived, Event, Readmitted, Request
 from gateway.core.policy import Policy
 
-Later = FirstToken | Progressed | Finished | Bounced | RecallDone | RecallTooLate | Cancelled
-"""What may happen to a request once it has arrived."""
 Coming = tuple[Request, bool]
 """A request that waits, and whether somebody has judged already that it may."""
-SEPARATOR: Final = "/"
 SILENT_S: Final = 3 * BEAT_S
 """What waits of a gateway that was not heard for so long is not released."""
 GIVE_UP_S: Final = 3.0
@@ -53,52 +37,6 @@ def come(to: Taking, coming: Iterable[Coming], now: float) -> None:
     for request, was_let_in in line:
         if not was_let_in:
             to.feed(Arrived(request), now)
-
-
-def inner_id(gateway: str, request_id: str) -> str:
-    """The id of a guest's request inside the leader's scheduler."""
-    return f"{gateway}{SEPARATOR}{request_id}"
-
-
-def inner(request: Request, gateway: str, arrived_at: float, *, tier: int) -> Request:
-    """The request as the leader's scheduler sees it, in a tier of its own."""
-    # Written out: `dataclasses.replace` takes ten times as long, for every request.
-    return Request(
-        id=inner_id(gateway, request.id),
-        model=request.model,
-        tier=tier,
-        tenant=request.tenant,
-        user=request.user,
-        arrived_at=arrived_at,
-        prompt_tokens=request.prompt_tokens,
-        output_tokens_max=request.output_tokens_max,
-        sequences=request.sequences,
-        streams=request.streams,
-        body_bytes=request.body_bytes,
-        patience_s=request.patience_s,
-        route=request.route,
-        excluded=request.excluded,
-        only=request.only,
-        prefix=request.prefix,
-        session=request.session,
-        read_timeout_s=request.read_timeout_s,
-        ttft_target_s=request.ttft_target_s,
-        is_continuation=request.is_continuation,
-        is_continuable=request.is_continuable,
-        caps=request.caps,
-    )
-
-
-def ranks_after(old: Policy, event: PolicyChanged) -> tuple[int, ...]:
-    """By the rank that a tier has in `old` the one that its requests have from now on."""
-    rank_of = {tier.name: rank for rank, tier in enumerate(event.policy.tiers)}
-    return tuple(rank_of[event.moved_to.get(tier.name, tier.name)] for tier in old.tiers)
-
-
-def ranked(request: Request, ranks: tuple[int, ...]) -> Request:
-    """The same request in the tier that it has by now."""
-    rank = ranks[request.tier]
-    return request if rank == request.tier else replace(request, tier=rank)
 
 
 class Guest:
@@ -139,7 +77,7 @@ class Guest:
         """One of its requests as the leader's scheduler sees it, which has so many tiers."""
         tier = request.tier
         tier = self.ranks[tier] if tier < len(self.ranks) else min(tier, tiers - 1)
-        return inner(request, self.gateway, arrived_at, tier=tier)
+        return inner_request(request, self.gateway, arrived_at, tier=tier)
 
     def takes(self, message: Told, now: float) -> bool:
         """Whether this is the next of its messages; if one is missing, it counts as not synced."""
@@ -180,30 +118,3 @@ class Desk:
         """So far everything was told up to here; or: tell me everything."""
         session = guest.session if guest.is_synced else 0
         return Led(self.me, self.pool, self.epoch, session, guest.decided)
-
-
-def inner_event(event: Later, gateway: str, now: float, ago_s: float | None) -> Event:
-    """The event as the leader's scheduler hears it, at the leader's own instants."""
-    match event:
-        case Progressed():
-            return Progressed(
-                event.replica,
-                {inner_id(gateway, id): tokens for id, tokens in event.output_tokens.items()},
-                None if ago_s is None else now - ago_s,
-                frozenset(_inner_ids(gateway, event.held)),
-            )
-        case Finished():
-            return Finished(
-                inner_id(gateway, event.request_id),
-                event.outcome,
-                event.usage,
-                event.tpot_s,
-                fault=event.fault,
-                goes_on=event.goes_on,
-            )
-        case FirstToken() | Bounced() | RecallDone() | RecallTooLate() | Cancelled():
-            return type(event)(inner_id(gateway, event.request_id))
-
-
-def _inner_ids(gateway: str, ids: Iterable[str]) -> list[str]:
-    return [inner_id(gateway, each) for each in ids]

@@ -32,16 +32,18 @@ class Joined:
     counters: RedisCounters
 
     def limits(
-        self, limits: Limits, clock: Callable[[], float], wall: Callable[[], float]
+        self,
+        limits: Limits,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+        *,
+        gateways: Callable[[], int],
     ) -> SharedLimits:
-        """`limits`, with the same clocks, over all gateways. Before `transport.run`, once."""
-        shared = SharedLimits(
-            limits,
-            self.counters,
-            gateways=lambda: self.lease.gateways,
-            clock=clock,
-            wall=wall,
-        )
+        """`limits`, with the same clocks, over all gateways. Before `transport.run`, once.
+
+        `gateways`: among how many they are shared out while Redis is lost.
+        """
+        shared = SharedLimits(limits, self.counters, gateways=gateways, clock=clock, wall=wall)
         self.counters.follow(shared)
         return shared
 

@@ -17,11 +17,19 @@ from gateway.cluster.guests import (
     Desk,
     Guest,
     come,
-    inner_event,
-    inner_id,
-    ranked,
 )
-from gateway.cluster.messages import Astray, Beat, Left, Message, Open, Placed, Synced, Told
+from gateway.cluster.inner import inner_event, inner_id, ranked
+from gateway.cluster.messages import (
+    Astray,
+    Beat,
+    Left,
+    Message,
+    OfScheduler,
+    Open,
+    Placed,
+    Synced,
+    Told,
+)
 from gateway.cluster.ports import BEAT_S, CHECKPOINT_BYTES_MAX
 from gateway.core.claims import claims, take_claims
 from gateway.core.messages import (
@@ -34,11 +42,9 @@ from gateway.core.messages import (
     Finished,
     FirstToken,
     Granted,
-    MoveWanted,
     Outcome,
     Progressed,
     RecallDone,
-    Recalled,
     RecallTooLate,
     Refused,
     Request,
@@ -124,16 +130,18 @@ class Leadership:
         listed = {inner_id(guest.gateway, each.request.id): each for each in message.requests}
         # What is granted while the picture is put right may be of what runs there already.
         guest.is_synced = False
-        for id, each in listed.items():
+        for key, each in listed.items():
             if each.replica is not None:
-                self._runs(guest, id, each, now)
+                self._runs(guest, key, each, now)
         self._drop(guest, [each for each in guest.ids if each not in listed], now)
         granted = self._host.scheduler.granted
-        never_got = [id for id, each in listed.items() if each.replica is None and id in granted]
+        never_got = [key for key, each in listed.items() if each.replica is None and key in granted]
         guest.is_synced = True
-        for id in never_got:
-            self._take_back(guest, id, now)
-        waiting = [each for id, each in listed.items() if not each.replica and id not in guest.ids]
+        for key in never_got:
+            self._take_back(guest, key, now)
+        waiting = [
+            each for key, each in listed.items() if not each.replica and key not in guest.ids
+        ]
         entered = [
             (self._entered(guest, each.request, now - each.waited_s), each.was_let_in)
             for each in waiting
@@ -157,8 +165,8 @@ class Leadership:
         if isinstance(event, Progressed):
             self._host.feed(happened, now)
             return
-        id = inner_id(guest.gateway, event.request_id)
-        if id not in guest.ids:
+        key = inner_id(guest.gateway, event.request_id)
+        if key not in guest.ids:
             if isinstance(event, Bounced | RecallDone):
                 # It ran where nothing is known of here; now it waits, and only that one knows it.
                 guest.is_synced = False
@@ -166,10 +174,10 @@ class Leadership:
             return
         self._host.feed(happened, now)
         if isinstance(event, Finished | Cancelled):
-            self._arrivals.pop(id, None)
-            self._close(guest, id)
+            self._arrivals.pop(key, None)
+            self._close(guest, key)
         elif isinstance(event, Bounced | RecallDone):
-            self._place(guest, id, now)
+            self._place(guest, key, now)
 
     def heard(self, message: Beat, now: float) -> None:
         """A guest is there, and tells how much it has told."""
@@ -182,14 +190,12 @@ class Leadership:
 
     # What goes.
 
-    def decided(
-        self, guest: Guest, decision: Granted | Refused | Recalled | MoveWanted, now: float
-    ) -> None:
+    def decided(self, guest: Guest, decision: OfScheduler, now: float) -> None:
         """The scheduler decided about a guest's request."""
-        id = decision.request_id
-        own_id = guest.ids[id]
+        key = decision.request_id
+        own_id = guest.ids[key]
         if isinstance(decision, Refused):
-            self._close(guest, id)
+            self._close(guest, key)
         if not self.is_over and guest.is_synced:
             told = self._desk.ruling(guest, replace_id(decision, own_id))
             self._host.post(guest.gateway, told)
@@ -257,8 +263,8 @@ class Leadership:
             return b""
         held: dict[str, dict[str, int]] = {}
         for replica in pool.replicas.values():
-            for id, grant in replica.ledger.grants.items():
-                owner = self._host.owners.get(id)
+            for key, grant in replica.ledger.grants.items():
+                owner = self._host.owners.get(key)
                 gateway = self._host.name if owner is None else owner[1].gateway
                 sums = held.setdefault(gateway, {})
                 sums[replica.name] = sums.get(replica.name, 0) + grant.sequences
@@ -282,13 +288,13 @@ class Leadership:
         pool = self._host.scheduler.pool_by_model.get(self.pool)
         return pool if pool is not None and min(pool.models) == self.pool else None
 
-    def _open(self, guest: Guest, id: str, own_id: str) -> None:
-        guest.ids[id] = own_id
-        self._host.owners[id] = (self, guest)
+    def _open(self, guest: Guest, key: str, own_id: str) -> None:
+        guest.ids[key] = own_id
+        self._host.owners[key] = (self, guest)
 
-    def _close(self, guest: Guest, id: str) -> None:
-        guest.ids.pop(id, None)
-        self._host.owners.pop(id, None)
+    def _close(self, guest: Guest, key: str) -> None:
+        guest.ids.pop(key, None)
+        self._host.owners.pop(key, None)
 
     def _is_mine(self, guest: Guest, request: Request) -> bool:
         if self._host.pool_of(request.model) == self.pool:
@@ -297,17 +303,17 @@ class Leadership:
         return False
 
     def _arrived(self, guest: Guest, request: Request, arrived_at: float, now: float) -> None:
-        id = inner_id(guest.gateway, request.id)
-        if id in guest.ids:
+        key = inner_id(guest.gateway, request.id)
+        if key in guest.ids:
             guest.is_synced = False  # It cannot come twice: something else is wrong.
             self._ask(guest, now)
         elif self._is_mine(guest, request):
             coming = self._entered(guest, request, arrived_at)
             if self.is_gathering:
-                self._arrivals[id] = coming, False
+                self._arrivals[key] = coming, False
             else:
                 self._host.feed(Arrived(coming), now)
-                self._place(guest, id, now)
+                self._place(guest, key, now)
 
     def _entered(self, guest: Guest, request: Request, arrived_at: float) -> Request:
         self._open(guest, inner_id(guest.gateway, request.id), request.id)
@@ -324,32 +330,32 @@ class Leadership:
             if not was_let_in:
                 self._place(guest, request.id, now)
 
-    def _place(self, guest: Guest, id: str, now: float) -> None:
-        place = self._host.scheduler.place_of(id, now)
+    def _place(self, guest: Guest, key: str, now: float) -> None:
+        place = self._host.scheduler.place_of(key, now)
         if place is not None and guest.is_synced:
-            ruling = Placed(guest.ids[id], *place)
+            ruling = Placed(guest.ids[key], *place)
             self._host.post(guest.gateway, self._desk.ruling(guest, ruling))
 
-    def _take_back(self, guest: Guest, id: str, now: float) -> None:
+    def _take_back(self, guest: Guest, key: str, now: float) -> None:
         """It waits there: the grant was lost on its way."""
         if self.is_gathering:
-            self._drop(guest, [id], now)
+            self._drop(guest, [key], now)
         else:
-            self._host.feed(RecallDone(id), now)
+            self._host.feed(RecallDone(key), now)
 
-    def _runs(self, guest: Guest, id: str, told: Open, now: float) -> None:
+    def _runs(self, guest: Guest, key: str, told: Open, now: float) -> None:
         assert told.replica is not None
         scheduler = self._host.scheduler
-        known = scheduler.granted.get(id)
+        known = scheduler.granted.get(key)
         if known is not None and known[1].name == told.replica:
             grant = known[0]
-            self._host.feed(RecallTooLate(id), now)
+            self._host.feed(RecallTooLate(key), now)
             if told.is_started and not grant.is_started:
-                self._host.feed(FirstToken(id), now)
+                self._host.feed(FirstToken(key), now)
             if told.output_tokens > grant.output_tokens:
-                self._host.feed(Progressed(told.replica, {id: told.output_tokens}), now)
+                self._host.feed(Progressed(told.replica, {key: told.output_tokens}), now)
             return
-        self._drop(guest, [id], now)
+        self._drop(guest, [key], now)
         tiers = len(scheduler.policy.tiers)
         adopted = Adopted(
             request=guest.inner(told.request, now - told.waited_s, tiers),
@@ -359,8 +365,8 @@ class Leadership:
             output_tokens=told.output_tokens,
         )
         self._host.feed(adopted, now)
-        if id in scheduler.granted:
-            self._open(guest, id, told.request.id)
+        if key in scheduler.granted:
+            self._open(guest, key, told.request.id)
 
     def _drop(self, guest: Guest, ids: Collection[str], now: float) -> None:
         """They are no more, or were never: out of the scheduler with them."""
@@ -379,10 +385,10 @@ class Leadership:
 
     def _disown(self, guest: Guest, now: float) -> None:
         """It may live, and what it has may run on."""
-        for id in list(guest.ids):
-            self._arrivals.pop(id, None)
-            self._host.feed(Disowned(id), now)
-            self._close(guest, id)
+        for key in list(guest.ids):
+            self._arrivals.pop(key, None)
+            self._host.feed(Disowned(key), now)
+            self._close(guest, key)
 
     def _give_up(self, guest: Guest, now: float) -> None:
         self._disown(guest, now)
@@ -432,14 +438,12 @@ class Leadership:
             self._open(self._absent, stand_in.id, stand_in.id)
 
 
-def replace_id(
-    decision: Granted | Refused | Recalled | MoveWanted, id: str
-) -> Granted | Refused | Recalled | MoveWanted:
+def replace_id(decision: OfScheduler, request_id: str) -> OfScheduler:
     """The same decision of another id."""
     match decision:
         case Granted():
-            return Granted(id, decision.replica, decision.waited_s)
+            return Granted(request_id, decision.replica, decision.waited_s)
         case Refused():
-            return Refused(id, decision.reason, decision.retry_after_s)
+            return Refused(request_id, decision.reason, decision.retry_after_s)
         case _:
-            return replace(decision, request_id=id)
+            return replace(decision, request_id=request_id)

@@ -36,8 +36,6 @@ class RedisLease:
         """Pools that may be held."""
         self._seen: dict[str, int] = {}
         """The greatest epoch of each pool."""
-        self.gateways = 1
-        """So many there were at the last heartbeat that was answered."""
 
     async def beat(self, bid: Bid) -> Standing:
         """See `Lease`. A line that is silent ends within its time, and what is asked with it."""
@@ -73,7 +71,6 @@ class RedisLease:
         wishes: dict[str, str],
     ) -> Standing:
         words = [word.decode() for word in there]
-        self.gateways = max(1, len(words) // 2)
         leaders = {}
         kept = {}
         for pool in wishes:

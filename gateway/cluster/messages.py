@@ -23,9 +23,11 @@ from gateway.core.messages import (
     Request,
 )
 
-Happened = (
-    Arrived | FirstToken | Progressed | Finished | Bounced | RecallDone | RecallTooLate | Cancelled
-)
+OfOne = FirstToken | Finished | Bounced | RecallDone | RecallTooLate | Cancelled
+"""What may happen to one request once it has arrived."""
+Happening = Progressed | OfOne
+"""The same, and what several of them produced."""
+Happened = Arrived | Happening
 """Events of requests, as a follower tells them: ids are its own."""
 
 
@@ -45,7 +47,9 @@ class Astray:
     request_id: str
 
 
-Ruling = Granted | Refused | Recalled | MoveWanted | Placed | Astray
+OfScheduler = Granted | Refused | Recalled | MoveWanted
+"""What a scheduler decides about one request."""
+Ruling = OfScheduler | Placed | Astray
 """What a leader says of a request of the gateway that it says it to."""
 
 

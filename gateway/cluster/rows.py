@@ -73,6 +73,18 @@ class Placing(Row):
     number: int
 
 
+class EventRow(Placing):
+    """`Told` of what happened to one request."""
+
+    request_id: str
+
+
+class RulingRow(Placing):
+    """`Decided` about one request."""
+
+    request_id: str
+
+
 class ArrivedRow(Placing, tag=ARRIVED):
     """`Told` of an `Arrived`."""
 
@@ -80,10 +92,8 @@ class ArrivedRow(Placing, tag=ARRIVED):
     request: RequestRow
 
 
-class FirstTokenRow(Placing, tag=FIRST_TOKEN):
+class FirstTokenRow(EventRow, tag=FIRST_TOKEN):
     """`Told` of a `FirstToken`."""
-
-    request_id: str
 
 
 class ProgressedRow(Placing, tag=PROGRESSED):
@@ -95,10 +105,9 @@ class ProgressedRow(Placing, tag=PROGRESSED):
     held: frozenset[str]
 
 
-class FinishedRow(Placing, tag=FINISHED):
+class FinishedRow(EventRow, tag=FINISHED):
     """`Told` of a `Finished`."""
 
-    request_id: str
     outcome: Outcome
     usage: tuple[int, int, int] | None
     tpot_s: float | None
@@ -106,28 +115,20 @@ class FinishedRow(Placing, tag=FINISHED):
     goes_on: bool
 
 
-class BouncedRow(Placing, tag=BOUNCED):
+class BouncedRow(EventRow, tag=BOUNCED):
     """`Told` of a `Bounced`."""
 
-    request_id: str
 
-
-class RecallDoneRow(Placing, tag=RECALL_DONE):
+class RecallDoneRow(EventRow, tag=RECALL_DONE):
     """`Told` of a `RecallDone`."""
 
-    request_id: str
 
-
-class RecallTooLateRow(Placing, tag=RECALL_TOO_LATE):
+class RecallTooLateRow(EventRow, tag=RECALL_TOO_LATE):
     """`Told` of a `RecallTooLate`."""
 
-    request_id: str
 
-
-class CancelledRow(Placing, tag=CANCELLED):
+class CancelledRow(EventRow, tag=CANCELLED):
     """`Told` of a `Cancelled`."""
-
-    request_id: str
 
 
 class SyncedRow(Row, tag=SYNCED):
@@ -155,48 +156,41 @@ class LeftRow(Row, tag=LEFT):
     epoch: int
 
 
-class GrantedRow(Placing, tag=GRANTED):
+class GrantedRow(RulingRow, tag=GRANTED):
     """`Decided` of a `Granted`."""
 
-    request_id: str
     replica: str
     waited_s: float
 
 
-class RefusedRow(Placing, tag=REFUSED):
+class RefusedRow(RulingRow, tag=REFUSED):
     """`Decided` of a `Refused`."""
 
-    request_id: str
     reason: Reason
     retry_after_s: float | None
 
 
-class RecalledRow(Placing, tag=RECALLED):
+class RecalledRow(RulingRow, tag=RECALLED):
     """`Decided` of a `Recalled`."""
 
-    request_id: str
     replica: str
 
 
-class MoveWantedRow(Placing, tag=MOVE_WANTED):
+class MoveWantedRow(RulingRow, tag=MOVE_WANTED):
     """`Decided` of a `MoveWanted`."""
 
-    request_id: str
     replica: str
 
 
-class PlacedRow(Placing, tag=PLACED):
+class PlacedRow(RulingRow, tag=PLACED):
     """`Decided` of a `Placed`."""
 
-    request_id: str
     position: int
     wait_s: float | None
 
 
-class AstrayRow(Placing, tag=ASTRAY):
+class AstrayRow(RulingRow, tag=ASTRAY):
     """`Decided` of an `Astray`."""
-
-    request_id: str
 
 
 MessageRow = (

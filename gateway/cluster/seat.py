@@ -110,7 +110,9 @@ class Seat:
             float(self.is_degraded),
         )
         yield CounterMetricFamily(
-            "fairgate_cluster_resyncs", "Sessions begun anew with a leader.", float(member.resyncs)
+            "fairgate_cluster_resyncs",
+            "Sessions begun anew with a leader.",
+            float(member.deciders.resyncs),
         )
         yield CounterMetricFamily(
             "fairgate_cluster_losses", "Times that the store was lost.", float(self.losses)

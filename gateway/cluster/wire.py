@@ -20,6 +20,7 @@ from gateway.cluster.messages import (
     Led,
     Left,
     Message,
+    OfOne,
     Open,
     Placed,
     Ruling,
@@ -51,18 +52,6 @@ _encoder = Encoder()
 _decoder = Decoder(rows.Batch)
 
 
-EventRow = (
-    rows.FirstTokenRow | rows.FinishedRow | rows.CancelledRow | rows.BouncedRow
-    | rows.RecallDoneRow | rows.RecallTooLateRow
-)  # fmt: skip
-EVENT_ROWS: Final = (
-    rows.FirstTokenRow, rows.FinishedRow, rows.CancelledRow, rows.BouncedRow, rows.RecallDoneRow,
-    rows.RecallTooLateRow,
-)  # fmt: skip
-RulingRow = (
-    rows.GrantedRow | rows.PlacedRow | rows.RefusedRow | rows.RecalledRow | rows.MoveWantedRow
-    | rows.AstrayRow
-)  # fmt: skip
 Place = tuple[str, int, int, int]
 
 
@@ -110,9 +99,7 @@ def _tuple_of(message: Message) -> tuple[object, ...]:
     assert_never(message)
 
 
-def _event_tuple(
-    event: FirstToken | Finished | Bounced | RecallDone | RecallTooLate | Cancelled, place: Place
-) -> tuple[object, ...]:
+def _event_tuple(event: OfOne, place: Place) -> tuple[object, ...]:
     if isinstance(event, Finished):
         found = event.usage
         usage: tuple[int, int, int] | None = None
@@ -193,7 +180,7 @@ def _message_of(row: rows.MessageRow, sender: str) -> Message:
     if isinstance(row, rows.ArrivedRow):
         arrived = Arrived(_request_of(row.request))
         return Told(sender, pool, epoch, session, number, arrived, row.ago_s)
-    if isinstance(row, EVENT_ROWS):
+    if isinstance(row, rows.EventRow):
         return Told(sender, pool, epoch, session, number, _event_of(row))
     if isinstance(row, rows.ProgressedRow):
         progress = Progressed(row.replica, row.output_tokens, None, row.held)
@@ -205,7 +192,7 @@ def _message_of(row: rows.MessageRow, sender: str) -> Message:
     return Decided(sender, pool, epoch, session, number, _ruling_of(row))
 
 
-def _ruling_of(row: RulingRow) -> Ruling:
+def _ruling_of(row: rows.RulingRow) -> Ruling:
     if isinstance(row, rows.GrantedRow):
         return Granted(row.request_id, row.replica, row.waited_s)
     if isinstance(row, rows.PlacedRow):
@@ -219,7 +206,7 @@ def _ruling_of(row: RulingRow) -> Ruling:
     return Astray(row.request_id)
 
 
-def _event_of(row: EventRow) -> Happened:
+def _event_of(row: rows.EventRow) -> Happened:
     if isinstance(row, rows.FirstTokenRow):
         return FirstToken(row.request_id)
     if isinstance(row, rows.FinishedRow):

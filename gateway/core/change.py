@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gateway.core.advice import consider_scaling
 from gateway.core.arrival import evict
 from gateway.core.messages import Decision, PolicyChanged, Reason
@@ -34,16 +32,17 @@ def policy_changed(state: State, event: PolicyChanged, *, now: float, out: list[
         reweigh(grant.waiting, new, tier_of)
         if not keeps_debts and not old.release_at_once:
             grant.charged = grant.waiting.cost
-    state.is_crowded &= replace(old, sharers=new.sharers) == new
+    state.is_crowded &= old.shared_like(new) == new
     state.policy = new
     state.predictor.resize(new.bounds.predictions)
     state.room_of_all, state.room_of_user = room_of_all(new.bounds), room_of_user(new.bounds)
     _count_anew(state)
     state.regroup(keeps_debts=keeps_debts)
-    if new.sharers != old.sharers:
-        state.caps.share(new.sharers)
-        for pool in state.pools:
-            pool.drain_rate.scale(old.sharers / new.sharers)
+    state.caps.share(new.sharers)
+    for pool in state.pools:
+        before, sharers = old.sharers_of(pool.models), pool.policy.sharers
+        if sharers != before:
+            pool.drain_rate.scale(before / sharers)
     if (new.release_at_once or new.sharers < old.sharers) and state.caps.count:
         # Whichever comes to its turn and has no room is held again.
         for waiting in [each for each in state.waiting.values() if each.holder is not None]:

@@ -6,7 +6,7 @@ Every bound of the product has its name here.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Cost = Literal["requests", "tokens", "gpu_seconds", "price"]
@@ -213,6 +213,8 @@ class Policy:
     sharers: int = 1
     """Schedulers that put requests on the same replicas without hearing of one another, this one
     included: each keeps to its part of every replica, and of every cap."""
+    apart: frozenset[str] | None = None
+    """The models of the pools that they share; None: all. Every cap is shared, whatever runs."""
     release_at_once: bool = False
     """The contrast (`--policy fifo`): no queue, no gate, no fairness, everything is forwarded."""
 
@@ -223,6 +225,20 @@ class Policy:
             return 0.0
         decay = HEADROOM_DECAY_SPAN / last if self.headroom_decay is None else self.headroom_decay
         return self.headroom_max * math.exp(-decay * tier)
+
+    def sharers_of(self, models: frozenset[str]) -> int:
+        """How many share the replicas of the pool of these models, this one included."""
+        is_shared = self.apart is None or not self.apart.isdisjoint(models)
+        return self.sharers if is_shared else 1
+
+    def of_pool(self, models: frozenset[str]) -> "Policy":
+        """The same, as it is for the pool of these models."""
+        sharers = self.sharers_of(models)
+        return self if sharers == self.sharers else replace(self, sharers=sharers)
+
+    def shared_like(self, other: "Policy") -> "Policy":
+        """The same among as many schedulers as `other`."""
+        return replace(self, sharers=other.sharers, apart=other.apart)
 
     def tenant_weight(self, tenant: str) -> float:
         """Weight of `tenant` among the tenants; 1 where nothing was configured."""

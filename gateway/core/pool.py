@@ -42,9 +42,10 @@ class Pool:
     def __init__(
         self, policy: Policy, models: Iterable[str], replicas: Iterable[Replica] = ()
     ) -> None:
+        self.models = frozenset(models)
+        policy = policy.of_pool(self.models)
         tiers = len(policy.tiers)
         self.policy = policy
-        self.models = frozenset(models)
         self.has_adapters = len(self.models) > 1
         """Whether it matters which of several models a replica ran last."""
         self.replicas = {each.name: each for each in replicas}

@@ -62,8 +62,8 @@ class Place:
     """When the next one is to be started; None: there is one."""
     worker: Worker | None = None
     successor: Worker | None = None
-    leaving: set[int] = field(default_factory=set)
-    """Those that stepped aside and have not ended."""
+    leaving: dict[int, float] = field(default_factory=dict)
+    """Those that stepped aside and have not ended, and until when they may take."""
     failures: int = 0
     """Of workers that did not live long, one after another."""
 
@@ -78,7 +78,9 @@ class Place:
 class Crew:
     """All places; `status` is what the whole should exit with."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, leaves_within_s: float) -> None:
+        """`leaves_within_s`: so long a worker may take to go; whoever takes longer is killed."""
+        self._leaves_within_s = leaves_within_s
         self.places = tuple(Place(number) for number in range(count))
         self.status = 0
         self.is_stopping = False
@@ -119,6 +121,9 @@ class Crew:
             for each in (place.worker, place.successor)
             if each is not None and not each.is_ready and now >= each.since + READY_S_MAX
         ]
+        orders += [
+            Kill(pid) for place in self.places for pid, at in place.leaving.items() if now >= at
+        ]
         return orders + self._roll_on()
 
     def next_at(self) -> float | None:
@@ -132,6 +137,7 @@ class Crew:
             for each in (place.worker, place.successor)
             if each is not None and not each.is_ready
         ]
+        instants += [at for place in self.places for at in place.leaving.values()]
         return min(instants, default=None)
 
     def started(self, number: int, pid: int, now: float) -> None:
@@ -144,7 +150,7 @@ class Crew:
             assert place.successor is None, "one successor at a time"
             place.successor = Worker(pid, now)
 
-    def ready(self, pid: int) -> list[Order]:
+    def ready(self, pid: int, now: float) -> list[Order]:
         """The process `pid` serves; whom it follows steps aside."""
         self._was_ready = True
         for place in self.places:
@@ -154,7 +160,7 @@ class Crew:
                 old, place.worker = place.worker, place.successor
                 place.worker.is_ready, place.successor = True, None
                 if old is not None:
-                    place.leaving.add(old.pid)
+                    place.leaving[old.pid] = now + self._leaves_within_s
                     return [StepAside(old.pid)]
         return []
 
@@ -162,7 +168,7 @@ class Crew:
         """The process `pid` ended, with this exit status."""
         for place in self.places:
             if pid in place.leaving:
-                place.leaving.discard(pid)
+                del place.leaving[pid]
             elif place.successor is not None and place.successor.pid == pid:
                 place.successor = None
                 self._rolling.clear()
@@ -181,11 +187,14 @@ class Crew:
         if not self.is_stopping:
             self._rolling = deque(place.number for place in self.places)
 
-    def stop(self, now: float, within_s: float) -> None:
-        """Start nothing any more; what is left after `within_s` seconds is killed."""
+    def stop(self, now: float) -> None:
+        """Start nothing any more; whoever takes too long to go is killed."""
+        self._stop(now + self._leaves_within_s)
+
+    def _stop(self, kill_at: float) -> None:
         self.is_stopping = True
         self._rolling.clear()
-        self._kill_at = now + within_s
+        self._kill_at = kill_at
 
     def _lost(self, place: Place, worker: Worker, status: int, now: float) -> None:
         place.worker, place.successor = place.successor, None
@@ -195,7 +204,7 @@ class Crew:
         if not self._was_ready and status:
             # It could not start, and neither will another: its port is taken, or a file is wrong.
             self.status = status
-            self.stop(now, 0.0)
+            self._stop(now)
             return
         if place.worker is not None:
             return

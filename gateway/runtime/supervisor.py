@@ -60,17 +60,12 @@ class Supervisor:
         crew: Crew,
         house: House,
         *,
-        leaves_within_s: float,
         hears_again: bool,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`leaves_within_s`: so long a worker may take to go.
-
-        `hears_again`: SIGHUP goes to the workers, and is not the end.
-        """
+        """`hears_again`: SIGHUP goes to the workers, and is not the end."""
         self._crew = crew
         self._house = house
-        self._leaves_within_s = leaves_within_s
         self._hears_again = hears_again
         self._clock = clock
         self._spawned: dict[int, Spawned] = {}
@@ -87,7 +82,13 @@ class Supervisor:
             while not self._crew.is_over:
                 self.look()
                 self.turn()
-        return _status(self._crew.status)
+        return self.status
+
+    @property
+    def status(self) -> int:
+        """What the whole exits with."""
+        status = self._crew.status
+        return status if status >= 0 else 128 - status
 
     def listen(self, signals: socket.socket) -> None:
         """Hear the signals that come as bytes from this socket."""
@@ -150,7 +151,7 @@ class Supervisor:
             if pid in self._behind:
                 self._behind.discard(pid)
                 self._tell(pid, AGAIN)
-            for order in self._crew.ready(pid):
+            for order in self._crew.ready(pid, self._clock()):
                 self._carry_out(order)
 
     def _heard(self, number: int) -> None:
@@ -162,7 +163,7 @@ class Supervisor:
         elif number in LEAVE and self._crew.is_stopping:
             self._tell_all(AT_ONCE)
         elif number in LEAVE:
-            self._crew.stop(self._clock(), self._leaves_within_s)
+            self._crew.stop(self._clock())
             for place in self._crew.places:
                 self._house.vacate(place.number)
             self._tell_all(number)
@@ -182,6 +183,8 @@ class Supervisor:
         if spawned.ready >= 0:
             self._selector.unregister(spawned.ready)
             os.close(spawned.ready)
+            if self._crew.is_stopping and -status in (*LEAVE, AT_ONCE):
+                status = 0  # It was told to go before it listened to such words.
         level = logging.INFO if status == 0 else logging.ERROR
         LOGGER.log(level, "worker %d ended with status %d", pid, status)
         now = self._clock()
@@ -242,7 +245,3 @@ def spawned(command: list[str], environ: Mapping[str, str], inherited: Iterable[
 
 def _nothing(_number: int, _frame: FrameType | None) -> None:
     """The number was written already, and is read by the loop."""
-
-
-def _status(status: int) -> int:
-    return status if status >= 0 else 128 - status

@@ -121,7 +121,7 @@ def test_everything_is_measured_unless_told_otherwise() -> None:
 
 def test_an_unknown_part_is_refused_with_the_names_there_are() -> None:
     """A slip of the pen must not start a run of minutes."""
-    with pytest.raises(ValueError, match="overhead, core, 1000-streams"):
+    with pytest.raises(ValueError, match="overhead, core, cluster, 1000-streams"):
         Options(only=("cores",)).parts()
 
 

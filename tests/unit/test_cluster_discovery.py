@@ -71,7 +71,7 @@ def test_what_a_guest_tells_anew_includes_how_far_it_is() -> None:
     follower.scheduler.granted["a"][1].ledger.start("a")
     follower.scheduler.granted["a"][1].ledger.produced({"a": 7})
     assert shadow.is_started
-    follower.member._sync(follower.member.followers["m"], joined.now)
+    follower.member.deciders.sync(follower.member.followers["m"], joined.now)
     joined.deliver()
     grant = leader.scheduler.granted["f/a"][0]
     assert grant.is_started

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cluster import follower, guests, leader, member, ports
+from gateway.cluster import deciders, follower, guests, leader, ports
 from tests.simulation.cluster.traffic import (
     bytes_of,
     messages_of_a_beat,
@@ -39,7 +39,7 @@ def test_a_message_has_as_many_bytes_as_documented(name: str) -> None:
         ("gathering", leader.GATHER_S),
         ("alone", follower.ALONE_AFTER_S),
         ("given up", guests.GIVE_UP_S),
-        ("checkpoint", member.CHECKPOINT_EVERY_S),
+        ("checkpoint", deciders.CHECKPOINT_EVERY_S),
     ],
 )
 def test_a_constant_is_the_documented_one(name: str, seconds: float) -> None:

@@ -3,9 +3,9 @@
 import pytest
 
 from gateway.cluster.candidacy import SPREAD_S
-from gateway.cluster.follower import EPOCHS_MAX, Epochs, Follower, Phase
+from gateway.cluster.deciders import FORGET_AFTER_S
+from gateway.cluster.follower import ALONE_AFTER_S, EPOCHS_MAX, Epochs, Follower, Phase
 from gateway.cluster.leader import ABSENT_S
-from gateway.cluster.member import FORGET_AFTER_S
 from gateway.cluster.messages import Led, Left
 from gateway.cluster.ports import BEAT_S, LEASE_MARGIN_S, LEASE_S, Leader, Standing
 from gateway.core.messages import ReplicaReport, ReplicaReported
@@ -94,9 +94,37 @@ def test_no_more_epochs_are_remembered_than_a_bound() -> None:
 def test_workers_that_never_reached_the_store_take_their_part_each() -> None:
     """Eight workers that start while Redis is down would fill every replica eight times."""
     _, site = one("a")
-    site.member.sharers_min = 8
+    site.member.deciders.company.sharers_min = 8
     site.carry_out(site.member.apart(100.0))
     assert site.scheduler.policy.sharers == 8
+
+
+def test_only_the_pools_that_nobody_leads_are_shared_out() -> None:
+    """One model whose leader is cut off would cost every other model most of its replicas."""
+    joined = Joined("a", "b", "c")
+    for site in joined.sites.values():
+        for model in ("m", "other"):
+            site.find(f"r-{model}", slots=6, models=frozenset({model}))
+    joined.lead("a", epoch=1, pool="other")
+    for _ in range(int(ALONE_AFTER_S / BEAT_S) + 1):
+        joined.beat()
+    one = joined.sites["a"]
+    assert one.member.followers["m"].phase is Phase.ALONE
+    for number in range(6):
+        one.arrive(f"m{number}", model="m")
+        one.arrive(f"o{number}", model="other")
+    assert sorted(one.granted) == ["m0", "m1", *(f"o{number}" for number in range(6))]
+
+
+def test_what_is_found_while_the_store_is_lost_is_shared_at_once() -> None:
+    """Each gateway would fill a new replica until its next heartbeat."""
+    joined, site = one("a", "b", "c")
+    joined.beat()
+    joined.apart()
+    site.find("new", slots=6, models=frozenset({"new"}))
+    for number in range(6):
+        site.arrive(f"n{number}", model="new")
+    assert len(site.granted) == 2
 
 
 @pytest.mark.parametrize("tells", [False, True])

@@ -58,7 +58,7 @@ def test_a_reload_while_a_leader_gathers_ends_nothing() -> None:
     found.sites["l"].arrive("b", tier=2)
     found.gone.add("x")
     found.sites["l"].member.gateways["x"] = ""
-    found.sites["l"].member._seen["x"] = found.now
+    found.sites["l"].member.deciders.company._seen["x"] = found.now
     found.leaders.clear()
     found.beat()
     found.lead("l", epoch=2)

@@ -19,6 +19,17 @@ def test_one_of_three_keeps_to_a_third_of_a_replica() -> None:
     assert gates.closed_by(replica, 0, replica.waiting, script.now) is Closed.SHARE
 
 
+def test_a_pool_that_is_not_shared_is_whole() -> None:
+    """One model that nobody decides about for all would cost every other model its replicas."""
+    policy = one_tier(sharers=3, apart=frozenset({"m", "gone"}))
+    script = Play(policy).replica("r", slots=6)
+    script.replica("s", slots=6, models=frozenset({"other"}))
+    script.arrive_many("a", 6).arrive_many("b", 6, model="other")
+    assert (len(script.on("r")), len(script.on("s"))) == (2, 6)
+    script.change(one_tier(sharers=3))
+    assert script.finish("b0").on("s") == [f"b{number}" for number in range(1, 6)]
+
+
 def test_a_part_of_a_replica_is_at_least_one_request() -> None:
     """With more gateways than slots nobody would be served at all."""
     script = Play(one_tier(sharers=9)).replica("r", slots=2).arrive_many("a", 3)

@@ -13,12 +13,14 @@ from gateway.runtime.crew import (
     StepAside,
 )
 
+LEAVES_S = 45.0
+
 
 class Yard:
     """A crew whose processes are numbers; what it orders is done at once."""
 
     def __init__(self, count: int) -> None:
-        self.crew = Crew(count)
+        self.crew = Crew(count, leaves_within_s=LEAVES_S)
         self.now = 1_000.0
         self.pid = 100
         self.orders: list[Order] = []
@@ -39,7 +41,7 @@ class Yard:
         self.pid += 1
         self.crew.started(place, self.pid, self.now)
         if serves:
-            self.orders += self.crew.ready(self.pid)
+            self.orders += self.crew.ready(self.pid, self.now)
         return self.pid
 
 
@@ -121,9 +123,9 @@ def test_all_are_replaced_one_after_another_and_none_goes_before_the_next_serves
     yard.crew.roll()
     assert yard.look(serves=False) == [Start(0)]
     assert yard.look() == []
-    assert yard.crew.ready(yard.pid) == [StepAside(old[0])]
+    assert yard.crew.ready(yard.pid, yard.now) == [StepAside(old[0])]
     assert yard.look(serves=False) == [Start(1)], "the first need not have ended"
-    assert yard.crew.ready(yard.pid) == [StepAside(old[1])]
+    assert yard.crew.ready(yard.pid, yard.now) == [StepAside(old[1])]
     assert sorted(yard.crew.pids) == sorted([*old, yard.pid - 1, yard.pid])
     for pid in old:
         yard.crew.ended(pid, 0, yard.now)
@@ -142,6 +144,20 @@ def test_two_rolls_never_make_three_of_one_place() -> None:
     assert yard.look() == []
     yard.crew.ended(first, 0, yard.now)
     assert yard.look() == [Start(0)]
+
+
+def test_an_old_one_that_does_not_go_is_killed() -> None:
+    """One that hangs would keep its memory and its streams for ever, and every later roll back."""
+    yard = Yard(1)
+    yard.look()
+    old = yard.pid
+    yard.crew.roll()
+    yard.look()
+    assert StepAside(old) in yard.orders
+    assert yard.crew.next_at() == yard.now + LEAVES_S
+    yard.now += LEAVES_S
+    assert yard.look() == [Kill(old)]
+    assert (yard.crew.pids, yard.crew.next_at()) == ([yard.pid], None)
 
 
 def test_a_successor_that_fails_leaves_the_old_one_where_it_is() -> None:
@@ -165,7 +181,7 @@ def test_an_old_one_that_dies_while_it_is_followed_is_not_replaced_twice() -> No
     yard.look(serves=False)
     yard.crew.ended(old, -9, yard.now)
     assert yard.look() == []
-    assert yard.crew.ready(yard.pid) == []
+    assert yard.crew.ready(yard.pid, yard.now) == []
     assert yard.crew.pids == [yard.pid]
 
 
@@ -174,12 +190,12 @@ def test_nothing_is_started_once_it_stops_and_what_stays_is_killed() -> None:
     yard = Yard(2)
     yard.look()
     first, second = yard.crew.pids
-    yard.crew.stop(yard.now, 5.0)
+    yard.crew.stop(yard.now)
     yard.crew.roll()
     yard.crew.ended(first, 0, yard.now)
     assert yard.look() == []
-    assert yard.crew.next_at() == yard.now + 5.0
-    yard.now += 5.0
+    assert yard.crew.next_at() == yard.now + LEAVES_S
+    yard.now += LEAVES_S
     assert yard.look() == [Kill(second)]
     assert (yard.crew.is_over, yard.crew.status) == (True, -9)
 
@@ -189,7 +205,7 @@ def test_it_ends_with_the_status_of_whoever_was_not_allowed_to_finish() -> None:
     yard = Yard(2)
     yard.look()
     first, second = yard.crew.pids
-    yard.crew.stop(yard.now, 5.0)
+    yard.crew.stop(yard.now)
     yard.crew.ended(first, 143, yard.now)
     yard.crew.ended(second, 0, yard.now)
     assert (yard.crew.is_over, yard.crew.status) == (True, 143)

@@ -75,7 +75,7 @@ class Scene:
 def scene() -> Iterator[Scene]:
     """Both are starting."""
     house = FakeHouse()
-    supervisor = Supervisor(Crew(2), house, leaves_within_s=1.0, hears_again=True)
+    supervisor = Supervisor(Crew(2, leaves_within_s=1.0), house, hears_again=True)
     here, there = socket.socketpair()
     with here, there:
         here.setblocking(False)
@@ -108,3 +108,31 @@ def test_a_starting_worker_hears_of_new_settings_once_it_serves(scene: Scene) ->
     assert (first.heard, second.heard) == ([signal.SIGHUP], [])
     scene.serves(1)
     assert (first.heard, second.heard) == ([signal.SIGHUP], [signal.SIGHUP])
+
+
+def test_whoever_is_told_to_go_while_it_starts_does_no_wrong(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stop right after a start would be an error in the log, and a failed unit."""
+    scene.serves(0)
+    scene.hears(signal.SIGTERM)
+    serving, starting = scene.house.processes
+    starting.status, serving.status = -signal.SIGTERM, 0
+    with caplog.at_level("INFO", "fairgate.workers"):
+        scene.hears(signal.SIGCHLD)
+    assert [record.levelname for record in caplog.records] == ["INFO", "INFO"]
+    assert scene.supervisor.status == 0
+
+
+def test_whoever_dies_of_anything_else_at_the_end_is_told_of(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker that serves and breaks while it leaves has cut its streams off."""
+    for index in range(2):
+        scene.serves(index)
+    scene.hears(signal.SIGTERM)
+    first, second = scene.house.processes
+    first.status, second.status = -signal.SIGTERM, -signal.SIGSEGV
+    scene.hears(signal.SIGCHLD)
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
+    assert scene.supervisor.status == 128 + signal.SIGTERM

@@ -10,16 +10,13 @@ import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests.chaos.cluster.house import House, Member, are_one, house
-from tests.chaos.cluster.load import load
-from tests.chaos.cluster.verdict import RECOVERY_S, judge, told
-from tests.chaos.cluster.watching import taken_s, watched
+from tests.chaos.cluster.house import House, Member, are_one
+from tests.chaos.cluster.verdict import RECOVERY_S, tried
+from tests.chaos.cluster.watching import taken_s
 from tests.support.chaos_proxy import NONE, Trouble
 from tests.support.redis_server import running_redis
 
-BEFORE_S = 4.0
 PARTED_S = 8.0
-AFTER_S = 8.0
 DEGRADED_S = 1.5
 
 Wall = Callable[[Member, bool], Awaitable[None]]
@@ -46,16 +43,13 @@ async def parted(folder: Path, wall: Wall) -> str:
     """Cut the leader off from Redis under load, and let it back."""
     (folder / "redis").mkdir()
     with running_redis(folder / "redis", ("--save", "", "--appendonly", "no")) as redis:
-        async with house(folder, "", way_to=redis.port) as found, watched(found) as full:
-            async with load(found) as asked:
-                figures = await _part(found, wall)
-            figures += f"; {told(asked, found, full)}"
-            await judge(found, asked, full)
-    return figures
+        said: list[str] = []
+        async with tried(folder, "", said.append, way_to=redis.port) as case:
+            case.figures = await _part(case.house, wall)
+    return said[0]
 
 
 async def _part(found: House, wall: Wall) -> str:
-    await asyncio.sleep(BEFORE_S)
     leader = await found.chief(RECOVERY_S)
     others = [member for member in found.members if member is not leader]
     await wall(leader, True)
@@ -64,7 +58,6 @@ async def _part(found: House, wall: Wall) -> str:
     await asyncio.sleep(PARTED_S)
     await wall(leader, False)
     back_s = await taken_s(found.is_whole, RECOVERY_S)
-    await asyncio.sleep(AFTER_S)
     return (
         f"cut off, it was alone after {alone_s:.2f} s, the others had a leader {led_s:.2f} s "
         f"later; all one {back_s:.2f} s after the wall was gone"

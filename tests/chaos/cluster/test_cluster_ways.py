@@ -7,19 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.cluster.house import house
-from tests.chaos.cluster.load import load
 from tests.chaos.cluster.partition import by_proxy, parted
 from tests.chaos.cluster.sentinels import DOWN_AFTER_MS, running_sentinels
-from tests.chaos.cluster.verdict import RECOVERY_S, judge, told
-from tests.chaos.cluster.watching import taken_s, watched
+from tests.chaos.cluster.verdict import DEGRADED_S, RECOVERY_S, tried
+from tests.chaos.cluster.watching import taken_s
 from tests.chaos.conftest import Say
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[3]
 ALONE = ("unshare", "--net")
-BEFORE_S, AFTER_S, ALONE_S = 4.0, 8.0, 1.0
 FAILOVER_S = DOWN_AFTER_MS / 1_000 + 6.0
 """The sentinels wait, agree and promote."""
 
@@ -27,15 +24,11 @@ FAILOVER_S = DOWN_AFTER_MS / 1_000 + 6.0
 async def test_sentinels_replace_the_master(tmp_path: Path, say: Say) -> None:
     """The lease may be lost with it: its epoch must still be above all that were."""
     with running_sentinels(tmp_path) as redis:
-        async with house(tmp_path, redis.url) as found, watched(found) as full:
-            async with load(found) as asked:
-                await asyncio.sleep(BEFORE_S)
-                redis.master.kill()
-                await taken_s(lambda: found.all_alone(found.members), ALONE_S)
-                back_s = await taken_s(found.is_whole, FAILOVER_S + RECOVERY_S)
-                await asyncio.sleep(AFTER_S)
-            say(f"master killed: one again after {back_s:.2f} s; {told(asked, found, full)}")
-            await judge(found, asked, full)
+        async with tried(tmp_path, redis.url, say) as case:
+            redis.master.kill()
+            await taken_s(lambda: case.house.all_alone(case.house.members), DEGRADED_S)
+            back_s = await taken_s(case.house.is_whole, FAILOVER_S + RECOVERY_S)
+            case.figures = f"master killed: one again after {back_s:.2f} s"
 
 
 async def test_a_leader_behind_a_wall_stops_and_another_one_leads(tmp_path: Path, say: Say) -> None:

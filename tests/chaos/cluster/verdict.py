@@ -1,15 +1,48 @@
-"""What must hold of a house after whatever happened to it, and the figures of it."""
+"""A house under load to which something happens: what must hold of it then, and its figures."""
 
-from tests.chaos.cluster.house import House
-from tests.chaos.cluster.load import Load, fates
-from tests.chaos.cluster.watching import ALLOWED, Fullness
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
+from tests.chaos.cluster.house import House, house
+from tests.chaos.cluster.load import Load, fates, load
+from tests.chaos.cluster.watching import ALLOWED, Fullness, watched
+
+BEFORE_S, AFTER_S = 4.0, 8.0
+"""Under load before anything happens, and after all of it."""
 RECOVERY_S = 3.0
+DEGRADED_S = 1.0
+"""Detection takes 0.2 s; the rest is that `/readyz` is asked for it."""
 EMPTY_S = 60.0
 """What is left over is served, or its end is noticed, within this time."""
 
 
-def told(asked: Load, house: House, full: Fullness) -> str:
+@dataclass(slots=True)
+class Case:
+    """What is under load, and what was seen of it."""
+
+    house: House
+    figures: str = ""
+
+
+@asynccontextmanager
+async def tried(
+    folder: Path, redis_url: str, say: Callable[[str], None], *, way_to: int | None = None
+) -> AsyncIterator[Case]:
+    """Something happens in the block; afterwards it is judged. `way_to`: see `house`."""
+    async with house(folder, redis_url, way_to=way_to) as found, watched(found) as full:
+        case = Case(found)
+        async with load(found) as asked:
+            await asyncio.sleep(BEFORE_S)
+            yield case
+            await asyncio.sleep(AFTER_S)
+        say(f"{case.figures}; {_told(asked, found, full)}")
+        await _judge(found, asked, full)
+
+
+def _told(asked: Load, house: House, full: Fullness) -> str:
     """The figures of a load."""
     served = sum(each.is_served for each in asked.of(house.alive))
     waits = sorted(each.ended_at - each.began_at for each in asked.of(house.alive))
@@ -19,7 +52,7 @@ def told(asked: Load, house: House, full: Fullness) -> str:
     )
 
 
-async def judge(house: House, asked: Load, full: Fullness) -> None:
+async def _judge(house: House, asked: Load, full: Fullness) -> None:
     """Nobody who asked a gateway that lives lost anything, and nothing is held by anybody."""
     assert asked.of(house.alive)
     assert asked.lost(house.alive) == [], fates(asked.of(house.alive))

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from gateway.cluster import abroad, follower, leader, member
-from gateway.cluster.follower import Follower
+from gateway.cluster import abroad, deciders, follower, leader, member
+from gateway.cluster.deciders import Deciders
+from gateway.cluster.follower import Fit, Follower
 from gateway.cluster.guests import Coming, Guest, Taking
 from gateway.cluster.leader import Leadership
 from gateway.cluster.member import Member
@@ -21,13 +22,13 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 def no_numbers_from_the_leader(patch: pytest.MonkeyPatch) -> None:
     """A follower believes whatever comes in its session, twice or with something missing."""
 
-    def is_gap(self: Follower, message: Led | Decided, now: float) -> bool | None:
+    def hear(self: Follower, message: Led | Decided, now: float) -> Fit:
         if message.session == 0:
-            return now - self.synced_at >= follower.RESYNC_S or None
+            return Fit.GAP if now - self.synced_at >= follower.RESYNC_S else Fit.OLD
         self.heard_at = now
-        return False if message.session == self.session else None
+        return Fit.NEXT if message.session == self.session else Fit.OLD
 
-    patch.setattr(Follower, "is_gap", is_gap)
+    patch.setattr(Follower, "hear", hear)
 
 
 def no_numbers_from_followers(patch: pytest.MonkeyPatch) -> None:
@@ -43,32 +44,32 @@ def no_numbers_from_followers(patch: pytest.MonkeyPatch) -> None:
 
 def no_sessions(patch: pytest.MonkeyPatch) -> None:
     """A follower believes what was decided before it told everything anew."""
-    before = Follower.is_gap
+    before = Follower.hear
 
-    def is_gap(self: Follower, message: Led | Decided, now: float) -> bool | None:
+    def hear(self: Follower, message: Led | Decided, now: float) -> Fit:
         if isinstance(message, Decided) and message.session < self.session:
-            return False
+            return Fit.NEXT
         return before(self, message, now)
 
-    patch.setattr(Follower, "is_gap", is_gap)
+    patch.setattr(Follower, "hear", hear)
 
 
 def no_fencing(patch: pytest.MonkeyPatch) -> None:
     """A leader of the past is believed, and none of them looks whether its lease has ended."""
 
-    def hear_of(self: Member, own: Follower, heard: Leader, now: float, *, is_word: bool) -> None:
+    def hear_of(self: Deciders, own: Follower, heard: Leader, now: float, *, is_word: bool) -> None:
         if heard.gateway != own.leader and not self.is_apart and own.pool not in self.led:
             own.follow(heard, now)
             self._settle(own, now)
 
-    patch.setattr(Member, "_hear_of", hear_of)
-    patch.setattr(Member, "_lose_lease", lambda self, now: None)
+    patch.setattr(Deciders, "hear_of", hear_of)
+    patch.setattr(Deciders, "lose_lease", lambda self, now: None)
     patch.setattr(Store, "is_fenced", False)
 
 
 def no_end_of_the_lease(patch: pytest.MonkeyPatch) -> None:
     """A leader that slept decides on as if nothing had happened."""
-    patch.setattr(Member, "_lose_lease", lambda self, now: None)
+    patch.setattr(Deciders, "lose_lease", lambda self, now: None)
 
 
 def no_gathering(patch: pytest.MonkeyPatch) -> None:
@@ -96,19 +97,20 @@ def no_word_of_what_runs(patch: pytest.MonkeyPatch) -> None:
 
 def no_shares(patch: pytest.MonkeyPatch) -> None:
     """Whoever is alone takes every replica for itself."""
-    patch.setattr(Member, "_share", lambda self, now: None)
+    patch.setattr(Deciders, "_share", lambda self, now: None)
 
 
 def no_way_home(patch: pytest.MonkeyPatch) -> None:
     """What waits for a leader waits for ever when there is none."""
-    before = Member._settle
+    before = Deciders._settle
 
-    def settle(self: Member, own: Follower, now: float) -> None:
+    def settle(self: Deciders, own: Follower, now: float) -> None:
         if own.phase is not follower.Phase.ALONE:
             before(self, own, now)
 
-    patch.setattr(Member, "_settle", settle)
-    patch.setattr(member, "DECIDES", frozenset({follower.Phase.LEADING}))
+    patch.setattr(Deciders, "_settle", settle)
+    for module in (deciders, member):
+        patch.setattr(module, "DECIDES", frozenset({follower.Phase.LEADING}))
 
 
 def no_giving_up(patch: pytest.MonkeyPatch) -> None:

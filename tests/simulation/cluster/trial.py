@@ -90,7 +90,7 @@ def played(seed: int, kind: str | None = None, member: type[Member] = Member) ->
     states: dict[str, int] = {}
     for job in world.jobs:
         states[job.state] = states.get(job.state, 0) + 1
-    resyncs = sum(each.member.resyncs for each in world.gateways)
+    resyncs = sum(each.member.deciders.resyncs for each in world.gateways)
     return Outcome(
         seed,
         kind,

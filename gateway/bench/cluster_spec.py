@@ -1,0 +1,115 @@
+"""What several gateways are measured with, and what the measurement says, as plain values.
+
+How anything is started or sent is not known here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+SLOTS = 4
+"""Of each emulated replica."""
+REPLICAS = 4
+GATEWAYS = 3
+QUEUE_LIMIT = 2
+"""Requests of the tier that is asked for that may wait inside an engine (`tiers.standard`)."""
+ANSWER_TOKENS = 50
+"""A second of an emulated replica."""
+USERS: Mapping[str, int] = {"power": 40, "team-a": 8, "team-b": 8, "light": 2}
+"""Clients of each, who ask again as soon as they are answered. All but the last want more than
+their part; the power user's are spread over all gateways, and so are the others'."""
+WORKERS = 2
+CLIENTS = 32
+STREAM_CLIENTS = 64
+STREAM_EVENTS = 64
+STREAM_EVENTS_PER_S = 50.0
+"""Of each stream."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPlan:
+    """How often, how long, and how much."""
+
+    rounds: int = 3
+    power_s: float = 16.0
+    """Of the power user's load, each time and through each number of gateways."""
+    power_rounds: int = 2
+    settle_s: float = 2.0
+    """Before it counts."""
+    window_s: float = 2.5
+    """Of every other load."""
+    warm_s: float = 0.5
+    load_share: float = 0.25
+    """Of what one gateway can do, for latencies and CPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What one user got in a window."""
+
+    requests: int
+    waited_s: float
+    """In the gateway's queue, all of them together."""
+    took_s: float
+    """From asking to the whole answer, all of them together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerRun:
+    """One window of the power user's load."""
+
+    gateways: int
+    users: Mapping[str, Served]
+    queued_most: int
+    """Requests that were seen beyond the slots of a replica."""
+    looks: int
+    errors: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostRun:
+    """One load through one way, in its window."""
+
+    requests: int
+    errors: int
+    elapsed_s: float
+    cpu_us: float
+    """Of all processes of the gateways, for each request."""
+    p50_us: float
+    p99_us: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What requests through a follower cost elsewhere, for each of them, heartbeats left out."""
+
+    requests_per_s: float
+    leader_cpu_us: float
+    redis_cpu_us: float
+    commands: float
+    redis_bytes: float
+    """In and out together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostRound:
+    """All ways, one right after the other."""
+
+    local: CostRun
+    follower: CostRun
+    workers: CostRun
+    local_streams: CostRun
+    workers_streams: CostRun
+    traffic: Traffic
+    full: Traffic
+    """As many as go through one follower."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterResult:
+    """All of it."""
+
+    power: tuple[PowerRun, ...]
+    cost: tuple[CostRound, ...]
+    requests_per_s: float
+    """Of the loads whose latencies and CPU are compared."""
+    redis_version: str
