@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from time import monotonic, time
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from starlette.types import ASGIApp
@@ -43,7 +44,7 @@ from gateway.runtime.lag import LagMeter
 from gateway.runtime.pressure import Pressure, floor_of, memory_limit, resident_bytes
 from gateway.runtime.stalls import is_stalled, stuck
 from gateway.settings import Settings, SettingsError
-from gateway.telemetry.log import RequestLog, set_log_level
+from gateway.telemetry.log import RequestLog, request_log, set_log_level
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.process import families_of, refusals_of
 from gateway.telemetry.record import SettledRequest
@@ -57,10 +58,13 @@ from gateway.upstream.fleet import Fleet
 from gateway.upstream.roster import Roster
 from gateway.vitals import counters, gauges
 
+if TYPE_CHECKING:
+    from gateway.batching import Batching
+
 LOGGER = logging.getLogger("fairgate.scaling")
 OVERLOAD = logging.getLogger("fairgate.overload")
 RELOADS = logging.getLogger("fairgate.reload")
-FIXED = frozenset({"listen", "redis", "store"})
+FIXED = frozenset({"batches", "listen", "redis", "store"})
 """Top-level keys that a running gateway cannot change."""
 OPERATORS_MAX = 256
 """Connections to the operators' own listener."""
@@ -115,7 +119,10 @@ class Gateway:
         store = store_of(settings.store.url) if store is None else store
         self.office = Office(self, store, wall)
         self._spending = Spending(self.limits, store if sums is None else sums)
-        self._models = models = self._model_table()
+        self._models = models = ModelTable(
+            configured=frozenset(model.name for model in settings.models),
+            aliases=settings.model_by_alias, cards=self.fleet.cards, lists=self.fleet.lists,
+        )  # fmt: skip
         self._users = UserNames(settings.bounds.users_per_tenant, clock, settings.known_users())
         ranks, of_service = _ranks(settings), settings.tier_by_service_tier
         self._asking = Asking(tier_ranks=ranks, service_tiers=of_service, users=self._users)
@@ -123,30 +130,25 @@ class Gateway:
         self._isolation = Isolation(settings.cache_isolation, self.fleet.takes_cache_salt, keyring)
         places, backgrounds = Places(), Backgrounds()
         self.relay = self._relay(policy, places, backgrounds)
-        self._stored = self._stored_responses(places, backgrounds)
+        self._stored = StoredResponses(
+            places=places, fleet=self.fleet, keyring=keyring, asking=self._asking,
+            cancelled=backgrounds.cancelled,
+        )  # fmt: skip
+        self._batching = self._batches()
         self.operators = self._operators()
-        operations = Operations(keyring=keyring, models=models, readiness=self._readiness)
-        self._listen(operations, self._stored)
+        self._listen(Operations(keyring=keyring, models=models, readiness=self._readiness))
         self.metrics.tell_also(families_of(gauges(self), counters(self), lambda: self._log))
         self.metrics.tell_also(refusals_of(self.limits.refusals))
 
-    def _stored_responses(self, places: Places, backgrounds: Backgrounds) -> StoredResponses:
-        return StoredResponses(
-            places=places,
-            fleet=self.fleet,
-            keyring=self.keyring,
-            asking=self._asking,
-            cancelled=backgrounds.cancelled,
-        )
+    def _batches(self) -> "Batching | None":
+        if self.settings.batches.files is None:
+            return None
+        from gateway.batching import Batching  # noqa: PLC0415 - only who has any loads them
 
-    def _model_table(self) -> ModelTable:
-        settings = self.settings
-        return ModelTable(
-            configured=frozenset(model.name for model in settings.models),
-            aliases=settings.model_by_alias,
-            cards=self.fleet.cards,
-            lists=self.fleet.lists,
-        )
+        return Batching(
+            lambda: self.settings, relay=self.relay, keyring=self.keyring, asking=self._asking,
+            doors=self.doors, wall=self.wall,
+        )  # fmt: skip
 
     def _operators(self) -> Operators:
         """The operators' side; what is changed is told to who listens there."""
@@ -165,10 +167,12 @@ class Gateway:
             fellows=self.fellows,
         )
 
-    def _listen(self, operations: Operations, stored: StoredResponses) -> None:
+    def _listen(self, operations: Operations) -> None:
         """What is served on which listener."""
         listen = self.settings.listen
         public = build_app(operations, lifespan=self._lifespan)
+        if self._batching is not None:
+            self._batching.serve_from(public)
         office = self.office
         front: Front
         lobby = Lobby(
@@ -183,7 +187,7 @@ class Gateway:
         self.furnish: Callable[[], object] = lobby.furnish
         """Makes at once what would else be made for the first operator who comes."""
         is_apart = listen.admin_port is not None
-        front = Front(self.relay, stored, public if is_apart else lobby, self.doors)
+        front = Front(self.relay, self._stored, public if is_apart else lobby, self.doors)
         self.asgi = with_cors(front, listen.cors_origins)
         self.asgi_of_operators: ASGIApp | None = lobby if is_apart else None
         """For the listener of operators, where they have one of their own."""
@@ -395,9 +399,13 @@ class Gateway:
             seat = None if self.seat is None else tasks.create_task(self.seat.run())
             await self._spending.sync()
             spending = tasks.create_task(self._spending.run())
+            if self._batching is not None:
+                await self._batching.start(tasks)
             try:
                 yield
             finally:
+                if self._batching is not None:
+                    await self._batching.stop()
                 self._spending.stop()
                 for each in watches:
                     each.cancel()
@@ -416,18 +424,9 @@ class Gateway:
 
     def _open_log(self) -> None:
         """The request log that is configured, opened anew if it is open."""
-        target, known = self.settings.log.requests, self._log
-        if known is not None and known.target == target:
-            known.reopen()
-            return
-        fresh = None
-        if target is not None:
-            try:
-                fresh = RequestLog(target, self.clock)
-            except OSError as error:
-                RELOADS.error("the request log cannot be opened, and is not written: %s", error)
-        self._log = fresh
-        if known is not None:
+        known = self._log
+        self._log = request_log(self.settings.log.requests, known, self.clock)
+        if known is not None and known is not self._log:
             asyncio.get_running_loop().run_in_executor(None, known.close)
 
     async def _sweep(self) -> None:

@@ -16,6 +16,7 @@ import msgspec
 from gateway.telemetry.record import SettledRequest
 
 LOGGER = logging.getLogger("fairgate.request_log")
+RELOADS = logging.getLogger("fairgate.reload")
 LINES_MAX = 10_000
 """Records that wait to be written; further ones are dropped."""
 BATCH_MAX = 256
@@ -129,6 +130,22 @@ class RequestLog:
             return
         os.close(self._fd)
         self._fd, self._is_torn, self._is_failing = fresh, False, False
+
+
+def request_log(
+    target: str | None, known: RequestLog | None, clock: Callable[[], float]
+) -> RequestLog | None:
+    """The log at `target`; `known` is opened anew, if it is that one, and else left as it is."""
+    if known is not None and known.target == target:
+        known.reopen()
+        return known
+    if target is None:
+        return None
+    try:
+        return RequestLog(target, clock)
+    except OSError as error:
+        RELOADS.error("the request log cannot be opened, and is not written: %s", error)
+        return None
 
 
 def set_log_level(level: str) -> None:
