@@ -60,7 +60,7 @@ class Batching:
         except ValueError as error:
             raise SettingsError((str(error),)) from None
         self.tools = Tools(
-            store=store or SqliteBatches(Path(unquote(section.store.removeprefix("sqlite:///")))),
+            store=store or _store_at(section.store, prefix=settings().redis.prefix),
             files=files,
             limits=limits_of(settings()),
             serve=relay,
@@ -132,6 +132,15 @@ def limits_of(settings: Settings) -> Limits:
         keep_s=section.keep_s,
         lease_s=section.lease_s,
     )
+
+
+def _store_at(url: str, *, prefix: str) -> BatchStore:
+    if url.startswith("sqlite:///"):
+        return SqliteBatches(Path(unquote(url.removeprefix("sqlite:///"))))
+    # The library takes a second to import: only who uses it pays.
+    from gateway.batch.redis import RedisBatches  # noqa: PLC0415 - see above
+
+    return RedisBatches(url, prefix=prefix)
 
 
 async def _on_store_error(request: Request, error: Exception) -> Response:

@@ -88,6 +88,13 @@ EnvName = Annotated[
 ]
 Url = Annotated[str, AfterValidator(checked_url)]
 StoreUrl = Annotated[str, AfterValidator(checked_store_url)]
+BatchesUrl = Annotated[
+    str,
+    matching(
+        r"sqlite:///[^?]+|rediss?://[^/?]+(/\d*)?",
+        "must be like sqlite:///batches.db, or redis://host:6379/0",
+    ),
+]
 Dns = Annotated[
     str,
     matching(
@@ -378,9 +385,7 @@ class BatchesSection(Section):
     """Files of requests that run when there is room; nothing of it without `files`."""
 
     files: Annotated[str, Field(min_length=1)] | None = None
-    store: Annotated[str, matching(r"sqlite:///.+", "must be like sqlite:///batches.db")] = (
-        "sqlite:///fairgate-batches.db"
-    )
+    store: BatchesUrl = "sqlite:///fairgate-batches.db"
     tier: TierName | None = None
     in_flight: Annotated[int, Field(ge=1, le=10_000)] = 512
     attempts: Annotated[int, Field(ge=1, le=16)] = 3

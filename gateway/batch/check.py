@@ -38,11 +38,14 @@ async def checked(
 ) -> Checked:
     """Read all of an object. Raises FilesError."""
     tally = Tally(
-        endpoint=endpoint, lines_max=lines_max, part_lines=PART_LINES, faults_max=FAULTS_MAX
+        endpoint=endpoint,
+        lines_max=lines_max,
+        line_bytes_max=line_bytes_max,
+        part_lines=PART_LINES,
+        faults_max=FAULTS_MAX,
     )
-    slices = Slices(files, name, start=0, line_bytes_max=line_bytes_max)
+    slices = Slices(files, name, line_bytes_max=line_bytes_max)
     model: str | None = None
-    faults: tuple[Fault, ...] = ()
     try:
         while not slices.is_over and not tally.is_hopeless:
             lines = await slices.next()
@@ -51,12 +54,9 @@ async def checked(
                 model = _model_of(lines)
             await asyncio.sleep(REST_S)
     except LineTooLongError:
-        text = f"A line has more than {line_bytes_max} bytes, the most that a request may have."
-        fault = Fault(code="line_too_long", message=text, line=tally.number + 1)
-        faults = (fault,)
-    faults += () if faults and not tally.faults else tally.verdict()
+        tally.too_long(tally.number + 1)  # its end was not looked for
     return Checked(
-        total=tally.lines, starts=tuple(tally.starts), faults=faults, model=model
+        total=tally.lines, starts=tuple(tally.starts), faults=tally.verdict(), model=model
     )
 
 

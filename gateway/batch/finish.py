@@ -27,7 +27,7 @@ class Outputs:
         self._written: list[Writer] = []
 
     async def written(
-        self, pieces: list[Piece], rests: list[Rest], *, input_object: str, line_bytes_max: int
+        self, pieces: list[Piece], rests: list[Rest], *, input_object: str
     ) -> tuple[StoredFile | None, StoredFile | None]:
         """The files of outputs and of errors, each None where it would be empty.
 
@@ -35,7 +35,7 @@ class Outputs:
         """
         try:
             outputs = await self._file("output", self._pieces(pieces, is_errors=False))
-            unrun = self._unrun(rests, input_object, line_bytes_max)
+            unrun = self._unrun(rests, input_object)
             errors = await self._file("error", self._pieces(pieces, is_errors=True), unrun)
         except BaseException:
             await self.abandon()
@@ -76,13 +76,9 @@ class Outputs:
                 async for data in self._files.slices(piece.object, piece.size):
                     yield data
 
-    async def _unrun(
-        self, rests: list[Rest], input_object: str, line_bytes_max: int
-    ) -> AsyncIterator[bytes]:
+    async def _unrun(self, rests: list[Rest], input_object: str) -> AsyncIterator[bytes]:
         for rest in rests:
-            slices = Slices(
-                self._files, input_object, start=rest.start, line_bytes_max=line_bytes_max
-            )
+            slices = Slices(self._files, input_object, start=rest.start)
             reader = PartReader(slices, done=rest.done)
             while not reader.is_over:
                 requests = await reader.next()

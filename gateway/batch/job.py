@@ -182,12 +182,7 @@ class Job:
         if lease is None:
             self._is_over = True
             return None
-        slices = Slices(
-            tools.files,
-            self._input,
-            start=lease.start,
-            line_bytes_max=tools.limits.line_bytes,
-        )
+        slices = Slices(tools.files, self._input, start=lease.start)
         part = Part(lease, tools.files, PartReader(slices, done=lease.done))
         self._parts[lease.part] = part
         return part

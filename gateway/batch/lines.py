@@ -97,9 +97,18 @@ def is_blank(line: bytes) -> bool:
 class Tally:
     """Counts the lines of a file and cuts them into parts, of which each can be worked on alone."""
 
-    def __init__(self, *, endpoint: str, lines_max: int, part_lines: int, faults_max: int) -> None:
+    def __init__(
+        self,
+        *,
+        endpoint: str,
+        lines_max: int,
+        line_bytes_max: int,
+        part_lines: int,
+        faults_max: int,
+    ) -> None:
         self._endpoint = endpoint
         self._lines_max = lines_max
+        self._line_bytes_max = line_bytes_max
         self._part_lines = part_lines
         self._faults_max = faults_max
         self._seen: set[int] = set()
@@ -126,6 +135,11 @@ class Tally:
                     return
             at += len(data) + 1
 
+    def too_long(self, number: int) -> None:
+        """Line `number` has more bytes than a request may have."""
+        text = f"A request may have {self._line_bytes_max} bytes (bounds.body); this has more."
+        self.faults.append(Fault(code="line_too_long", message=text, line=number))
+
     def verdict(self) -> tuple[Fault, ...]:
         """All that is wrong, once the file has ended; nothing: it is valid."""
         if not self.lines and not self.faults:
@@ -137,6 +151,9 @@ class Tally:
             text = f"The file has more than {self._lines_max} requests."
             self.faults = [*self.faults, Fault(code="too_many_requests", message=text)]
             self._faults_max = len(self.faults)
+            return
+        if len(data) > self._line_bytes_max:
+            self.too_long(self.number)
             return
         found = examined(data, number=self.number, endpoint=self._endpoint)
         if isinstance(found, Fault):

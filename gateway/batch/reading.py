@@ -16,7 +16,10 @@ class LineTooLongError(Exception):
 class Slices:
     """The lines of an object from a byte on, slice by slice."""
 
-    def __init__(self, files: Files, name: str, *, start: int, line_bytes_max: int) -> None:
+    def __init__(
+        self, files: Files, name: str, *, start: int = 0, line_bytes_max: int | None = None
+    ) -> None:
+        """`line_bytes_max` is None where the lines were checked before."""
         self._files = files
         self._name = name
         self._at = start
@@ -33,6 +36,8 @@ class Slices:
         Raises FilesError, and LineTooLongError.
         """
         while not self.is_over:
+            if self._line_bytes_max is not None and self._rest_bytes > self._line_bytes_max:
+                raise LineTooLongError
             data = await self._files.read(self._name, self._at, self._at + SLICE_BYTES)
             self.start = self._at - self._rest_bytes
             self._at += len(data)
@@ -53,8 +58,6 @@ class Slices:
     def _keep(self, data: bytes) -> None:
         self._rest.append(data)
         self._rest_bytes += len(data)
-        if self._rest_bytes > self._line_bytes_max:
-            raise LineTooLongError
 
 
 class PartReader:

@@ -199,7 +199,6 @@ class Runner:
             pieces,
             await tools.store.rests(batch.id),
             input_object=await self._input(batch),
-            line_bytes_max=tools.limits.line_bytes,
         )
         done = ended(
             batch,

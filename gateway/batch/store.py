@@ -173,8 +173,9 @@ class BatchStore(Protocol):
     async def commit(self, gains: Sequence[Gains], now: float) -> list[Lease]:
         """Keep gains; once no line is left the batch is `finalizing`.
 
-        All are kept or, where it raises StoreError, none. Returns leases that are lost: their
-        gains were not kept.
+        Those of each part as a whole or not at all, and where it raises StoreError nobody knows
+        which: to tell them again is right. Returns leases that are lost: their gains were not
+        kept, or were before.
         """
         ...
 

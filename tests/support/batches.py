@@ -2,21 +2,24 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from gateway.api.disconnect import Receive, Scope, Send
+from gateway.api.errand import ERRAND
 from gateway.api.routes import Route
 from gateway.batch.desk import Caller, Desk
 from gateway.batch.files import Files, files_at
 from gateway.batch.record import Batch, Owner
 from gateway.batch.runner import Runner
 from gateway.batch.sqlite import SqliteBatches
-from gateway.batch.store import Quota
+from gateway.batch.store import BatchStore, Quota
 from gateway.batch.tools import Limits, Tools
+from gateway.core.messages import Usage
 
 ALICE = Owner(tenant="acme", user="alice")
 CHAT = "/v1/chat/completions"
@@ -32,8 +35,7 @@ LIMITS = Limits(
     keep_s=86_400.0,
     lease_s=60.0,
 )
-
-Answers = Callable[[dict[str, Any]], Awaitable[tuple[int, bytes]]]
+USAGE = Usage(prompt_tokens=3, output_tokens=2, cached_tokens=1)
 
 
 def line(number: int, **body: object) -> bytes:
@@ -67,6 +69,8 @@ class FakeRelay:
         message = await receive()
         asked = json.loads(message["body"])
         content = asked["messages"][0]["content"]
+        # As if an engine had been sent it at once.
+        scope[ERRAND].life = SimpleNamespace(sent_at=0.0, usage=USAGE)
         self.seen.append(content)
         self.headers = scope["headers"]
         self.under_way += 1
@@ -168,12 +172,13 @@ async def bench(
     files: Files | None = None,
     wall: Wall | None = None,
     holder: str = "h",
+    store: BatchStore | None = None,
 ) -> AsyncIterator[Bench]:
     """Batches at work in `folder`, until the block ends."""
     relay, wall = relay or FakeRelay(), wall or Wall()
     leaving: list[bool] = []
     tools = Tools(
-        store=SqliteBatches(folder / "batches.db"),
+        store=store or SqliteBatches(folder / "batches.db"),
         files=files or files_at(str(folder / "files")),
         limits=limits,
         serve=relay,

@@ -57,7 +57,7 @@ def test_a_stream_that_is_switched_off_is_no_stream() -> None:
 
 def tally(**changes: int) -> Tally:
     """A count of a small file."""
-    bounds = {"lines_max": 10, "part_lines": 2, "faults_max": 3, **changes}
+    bounds = {"lines_max": 10, "line_bytes_max": 1_000, "part_lines": 2, "faults_max": 3, **changes}
     return Tally(endpoint=CHAT, **bounds)
 
 
@@ -105,6 +105,15 @@ def test_too_many_requests_are_refused_as_such() -> None:
     found.count([line(number).rstrip() for number in range(4)], 0)
     assert [fault.code for fault in found.verdict()] == ["too_many_requests"]
     assert found.is_hopeless
+
+
+def test_a_line_beyond_the_bound_is_named_and_the_others_are_looked_at() -> None:
+    """One picture that is too large must not hide what else is wrong."""
+    found = tally()
+    found.count([line(0).rstrip(), line(1, x="y" * 1_000), b"x"], 0)
+    assert [(each.code, each.line) for each in found.verdict()] == [
+        ("line_too_long", 2), ("invalid_json_line", 3),
+    ]  # fmt: skip
 
 
 def test_no_more_faults_are_told_than_there_is_use_for() -> None:

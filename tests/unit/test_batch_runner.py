@@ -65,6 +65,8 @@ async def test_each_line_is_answered_once(place: Bench) -> None:
         assert each["response"]["body"] == {"said": f"line {number}"}
         assert each["id"].endswith(f"_{number}")
     assert (done.total, done.counts.completed, done.counts.failed) == (COUNT, COUNT, 0)
+    tokens = done.counts.tokens
+    assert (tokens.input, tokens.cached, tokens.output) == (3 * COUNT, COUNT, 2 * COUNT)
     assert done.error_file_id is None
     assert len(place.relay.seen) == COUNT
     assert place.relay.most <= LIMITS.in_flight
