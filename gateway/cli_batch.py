@@ -127,7 +127,7 @@ def seconds_left(batch: Mapping[str, Any], now: float) -> float | None:
     done = counts["completed"] + counts["failed"]
     if batch["status"] != "in_progress" or not done or began_at is None:
         return None
-    return max(0.0, (now - float(began_at)) / done * (counts["total"] - done))
+    return max(0.0, (now - float(began_at)) / float(done) * float(counts["total"] - done))
 
 
 def _duration(seconds: float) -> str:

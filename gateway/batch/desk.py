@@ -258,9 +258,7 @@ def _expiry(given: object, param: str = "output_expires_after") -> float | None:
 
 def _expiry_of_form(fields: Mapping[str, str], keep_s: float) -> float:
     """Raises BadRequestError."""
-    given = {
-        name: fields.get(f"expires_after[{name}]") for name in ("anchor", "seconds")
-    }
+    given = {name: fields.get(f"expires_after[{name}]") for name in ("anchor", "seconds")}
     if given == {"anchor": None, "seconds": None}:
         return keep_s
     seconds = given["seconds"] or ""

@@ -63,7 +63,8 @@ class Files:
 
     async def read(self, name: str, start: int, end: int) -> bytes:
         """Bytes from `start` to before `end`, or fewer where the object ends. Raises FilesError."""
-        return await self._do(self._read, name, start, end)
+        data: bytes = await self._do(self._read, name, start, end)
+        return data
 
     async def slices(self, name: str, size: int) -> AsyncIterator[bytes]:
         """The first `size` bytes, in slices. Raises FilesError, where there are fewer too."""
@@ -85,7 +86,8 @@ class Files:
 
     async def names(self, *, older_than_s: float) -> list[str]:
         """Objects that were not written for so long. Raises FilesError."""
-        return await self._do(self._names, older_than_s)
+        names: list[str] = await self._do(self._names, older_than_s)
+        return names
 
     async def _do(self, work: Any, *args: Any) -> Any:
         try:
@@ -106,7 +108,7 @@ class Files:
     def _open(self) -> None:
         self._system.makedirs(self._root, exist_ok=True)
         if self.grows:
-            os.chmod(self._root, FOLDER_MODE)  # noqa: PTH101 - a text, as fsspec has it
+            os.chmod(self._root, FOLDER_MODE)
 
     def _sync_folder(self) -> None:
         """So that the names in it, too, outlive a loss of power."""
@@ -204,11 +206,13 @@ class Writer:
 
     def _abandon(self) -> None:
         file, self._file = self._file, None
-        if file is not None and hasattr(file, "discard"):
-            file.discard()
-        elif file is not None:
+        if file is not None and self._files.grows:
             with suppress(OSError):  # what is left to be written finds no room
                 file.close()
+        elif file is not None:
+            file.discard()
+            with suppress(AttributeError):
+                file.closed = True  # else it would send what it holds when it is let go
         self._files._remove(self.name)
 
 

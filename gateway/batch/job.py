@@ -66,9 +66,7 @@ class Job:
         self._batch = batch
         self._input = input_object
         self._headers = headers
-        self._window = Window(
-            lines_max=tools.limits.in_flight, bytes_max=IN_FLIGHT_BYTES_MAX
-        )
+        self._window = Window(lines_max=tools.limits.in_flight, bytes_max=IN_FLIGHT_BYTES_MAX)
         self._parts: dict[int, Part] = {}
         self._reading: Part | None = None
         self._ready: deque[Task] = deque()
@@ -365,6 +363,4 @@ def _tokens_of(errand: Errand) -> Tokens:
     usage = None if errand.life is None else errand.life.usage
     if usage is None:
         return Tokens()
-    return Tokens(
-        input=usage.prompt_tokens, cached=usage.cached_tokens, output=usage.output_tokens
-    )
+    return Tokens(input=usage.prompt_tokens, cached=usage.cached_tokens, output=usage.output_tokens)

@@ -55,9 +55,9 @@ def again(answer: Answer, *, attempts: int, attempts_max: int, left_s: float) ->
         if answer.should_retry is False:
             return None
         return Again(min(max(hint or 0.0, AGAIN_S_MIN), AGAIN_S_MAX), is_refusal=True)
-    if (status == 0 or status >= 500) and answer.should_retry is not False:
-        if attempts < attempts_max:
-            return Again(min(AGAIN_S_MIN * 2.0**attempts, AGAIN_S_MAX), is_refusal=False)
+    is_broken = (status == 0 or status >= 500) and answer.should_retry is not False
+    if is_broken and attempts < attempts_max:
+        return Again(min(AGAIN_S_MIN * 2.0**attempts, AGAIN_S_MAX), is_refusal=False)
     return None
 
 

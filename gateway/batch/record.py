@@ -155,9 +155,7 @@ def broken_off(batch: Batch, now: float, fault: Fault) -> Batch:
     """Its lines can run no more; what is done already is kept. Raises BatchStateError."""
     if batch.status != "in_progress":
         raise BatchStateError(f"A batch that is {batch.status} runs no lines.")
-    return replace(
-        batch, status="finalizing", ends_as="failed", finalizing_at=now, errors=(fault,)
-    )
+    return replace(batch, status="finalizing", ends_as="failed", finalizing_at=now, errors=(fault,))
 
 
 def cancelled(batch: Batch, now: float) -> Batch:

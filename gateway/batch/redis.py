@@ -1,4 +1,4 @@
-"""Batches in Redis, for gateways on several machines: a hash for each batch, lists of who has which.
+"""Batches in Redis, for gateways on several machines: a hash for each, lists of who has which.
 
 Each change of a batch is read, thought of, and written by one script if nothing of what it
 rests on has changed meanwhile; else it is thought of anew. What is in a hash is in `redis_rows.py`.

@@ -1,4 +1,4 @@
-"""A batch as the fields of one hash of Redis: how they are written, and what may be claimed of them.
+"""A batch as the fields of one hash of Redis: how they are written, and what may be claimed.
 
 Pure: what is read, and what is written if that has not changed meanwhile.
 """
@@ -28,6 +28,9 @@ GONE = b""
 """As a value: the field is not there, or is to be removed."""
 
 
+NONE = Counts()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One part."""
@@ -40,7 +43,7 @@ class Row:
     epoch: int = 0
     holder: str | None = None
     until: float = 0.0
-    counts: Counts = Counts()
+    counts: Counts = NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +93,9 @@ def claimable(fields: Fields, now: float, *, runs_lines: bool | None = None) -> 
     for row in rows:
         is_wanted = runs_lines is None or (row.first >= 0) is runs_lines
         is_free = row.holder is None or row.until <= now
-        if is_wanted and is_free and not row.is_done:
-            if may_run.get(row.first, status == "in_progress"):
-                return row
+        may = may_run.get(row.first, status == "in_progress")
+        if may and is_wanted and is_free and not row.is_done:
+            return row
     return None
 
 
@@ -137,9 +140,7 @@ def changed(fields: Fields, kept: Kept) -> Guarded:
     return Guarded(_same(fields, BATCH), writes)
 
 
-def checked(
-    fields: Fields, lease: Lease, kept: Kept, starts: Sequence[tuple[int, int]]
-) -> Guarded:
+def checked(fields: Fields, lease: Lease, kept: Kept, starts: Sequence[tuple[int, int]]) -> Guarded:
     """Raises LeaseLostError, StaleError."""
     row = _held(fields, lease)
     done = changed(fields, kept)

@@ -57,7 +57,9 @@ WISH = {
 CallerOf = Callable[[Headers], Caller]
 
 
-def routes(desk: Desk, caller_of: CallerOf, objection: Callable[[], GatewayError | None]) -> APIRouter:
+def routes(
+    desk: Desk, caller_of: CallerOf, objection: Callable[[], GatewayError | None]
+) -> APIRouter:
     """All of them. `caller_of` raises GatewayError; `objection`: why nothing new may come in."""
     router = APIRouter(prefix="/v1")
     router.include_router(_files(desk, caller_of, objection))
@@ -87,7 +89,10 @@ def _files(
         return file_view(file)
 
     @router.get(
-        "", summary="Files, newest first", openapi_extra=SECURED, responses=_said("400", "401", "503")
+        "",
+        summary="Files, newest first",
+        openapi_extra=SECURED,
+        responses=_said("400", "401", "503"),
     )
     async def files(
         request: Request,

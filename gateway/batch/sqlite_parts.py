@@ -24,7 +24,8 @@ _CLAIMABLE = """is_done = 0 AND (holder IS NULL OR until <= :now) AND (
     (first = -1 AND status IN ('validating', 'cancelling'))
     OR (first >= 0 AND status = 'in_progress')
     OR (first = -2 AND status IN ('finalizing', 'cancelling') AND NOT EXISTS (
-        SELECT 1 FROM parts AS c WHERE c.batch = parts.batch AND c.first = -1 AND c.is_done = 0)))"""
+        SELECT 1 FROM parts AS c
+        WHERE c.batch = parts.batch AND c.first = -1 AND c.is_done = 0)))"""
 """A cancelled batch is checked to its end, so that it is known which lines did not run."""
 
 
@@ -115,9 +116,7 @@ def checked(
     _held(connection, lease)
     _done(connection, lease)
     ends = [first for first, _ in starts[1:]] + [kept.batch.total]
-    parts = [
-        (first, end - first, start) for (first, start), end in zip(starts, ends, strict=False)
-    ]
+    parts = [(first, end - first, start) for (first, start), end in zip(starts, ends, strict=False)]
     add_parts(connection, kept.batch.id, parts)
     put(connection, kept)
 

@@ -218,9 +218,7 @@ def due(connection: sqlite3.Connection, *, now: float) -> tuple[list[Kept], list
         (SELECT input_file FROM batches WHERE is_open = 1) LIMIT ?""",
         (now, FORGOTTEN_MAX),
     )
-    kept = [
-        Kept(batch=_counted(connection, body), version=version) for body, version in late
-    ]
+    kept = [Kept(batch=_counted(connection, body), version=version) for body, version in late]
     return kept, [_FILES.decode(body) for (body,) in old]
 
 

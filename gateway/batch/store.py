@@ -14,6 +14,7 @@ from gateway.batch.record import Batch, Counts, Owner, StoredFile
 
 CHECK = -1
 """The part in which a file is checked."""
+NONE = Counts()
 FINISH = -2
 """The part in which outputs are put together; the others are named by their first request."""
 
@@ -64,7 +65,7 @@ class Lease:
     """Byte of the input at which the first of them stands."""
     done: bytes = b""
     """A byte for each request: 1 where it has its output."""
-    counts: Counts = Counts()
+    counts: Counts = NONE
     """Of those that have."""
 
 
@@ -79,7 +80,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gains:
-    """What a part has come to, with everything before: so that to tell it twice is to tell it once."""
+    """What a part has come to, with everything before: to tell it twice is to tell it once."""
 
     lease: Lease
     done: bytes
@@ -152,7 +153,7 @@ class BatchStore(Protocol):
     async def claim(
         self, batch_id: str, *, holder: str, until: float, now: float, runs_lines: bool
     ) -> Lease | None:
-        """The next part of a batch that nobody works on, of lines or of else; None: there is none."""
+        """The next part that nobody works on, of lines or of else; None: there is none."""
         ...
 
     async def renew(self, leases: Sequence[Lease], until: float) -> list[Lease]:

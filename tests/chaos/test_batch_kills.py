@@ -16,11 +16,12 @@ import pytest
 from gateway.emulator.options import EmulatorOptions
 from gateway.emulator.server import running_emulator
 from tests.chaos.conftest import Say
-from tests.support.batches import CHAT, line
+from tests.support.batches import CHAT, line, reached
 from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1_800)]
 
+ROOT = Path(__file__).resolve().parents[2]
 LINES = 6_000
 LEASE_S = 1.0
 READY_S_MAX = 30.0
@@ -35,7 +36,7 @@ async def started(port: int, engine: str, folder: Path) -> asyncio.subprocess.Pr
         cwd=folder,
         env={
             **os.environ,
-            "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+            "PYTHONPATH": str(ROOT),
             "FAIRGATE_BATCHES__LEASE_S": str(LEASE_S),
             "FAIRGATE_BATCHES__STORE": f"sqlite:///{folder}/batches.db",
         },
@@ -54,9 +55,12 @@ async def answers(http: httpx.AsyncClient, path: str) -> httpx.Response | None:
 
 async def ready(http: httpx.AsyncClient) -> None:
     """Wait until it takes traffic."""
-    async with asyncio.timeout(READY_S_MAX):
-        while (answer := await answers(http, "/readyz")) is None or answer.status_code != 200:
-            await asyncio.sleep(0.05)
+
+    async def is_ready() -> bool:
+        answer = await answers(http, "/readyz")
+        return answer is not None and answer.status_code == 200
+
+    await reached(is_ready, READY_S_MAX)
 
 
 async def test_each_line_is_put_out_once_however_often_the_gateway_is_killed(

@@ -44,15 +44,25 @@ def requests(tmp_path: Path) -> Path:
     return path
 
 
+def write(path: Path, data: bytes) -> None:
+    """Another file in its place."""
+    path.write_bytes(data)
+
+
+def answered_in(requests: Path) -> list[str] | None:
+    """Ids of the answers that lie beside `requests`; None: there is no such file."""
+    path = requests.with_suffix(".output.jsonl")
+    if not path.exists():
+        return None
+    return sorted(json.loads(each)["custom_id"] for each in path.read_text().splitlines())
+
+
 async def test_a_file_becomes_answers(gateway: Running, requests: Path) -> None:
     """One command, from the file to its answers."""
     done = await typed("submit", str(requests))
     batch_id = done.stdout.strip()
     assert "completed: 10 of 10 answered, 0 failed" in done.stderr
-    answers = requests.with_suffix(".output.jsonl").read_text().splitlines()
-    assert sorted(json.loads(each)["custom_id"] for each in answers) == sorted(
-        f"c{number}" for number in range(10)
-    )
+    assert answered_in(requests) == sorted(f"c{number}" for number in range(10))
     [listed] = json.loads((await typed("list", "--json")).stdout)
     assert listed["id"] == batch_id
     assert batch_id in (await typed("list")).stdout
@@ -63,7 +73,7 @@ async def test_a_file_becomes_answers(gateway: Running, requests: Path) -> None:
 
 async def test_a_wrong_file_says_where(gateway: Running, requests: Path) -> None:
     """And its status is 1, for scripts."""
-    requests.write_bytes(line(0) + b"{}\n")
+    write(requests, line(0) + b"{}\n")
     done = await typed("submit", str(requests), status=1)
     assert "failed: 0 of" in done.stderr
     assert "line 2: " in done.stderr
@@ -73,12 +83,12 @@ async def test_nobody_need_wait(gateway: Running, requests: Path) -> None:
     """A script submits and goes on."""
     done = await typed("submit", str(requests), "--no-wait", "--tier", "high")
     assert done.stdout.startswith("batch_")
-    assert not requests.with_suffix(".output.jsonl").exists()
+    assert answered_in(requests) is None
 
 
 async def test_a_file_without_a_url_needs_an_endpoint(gateway: Running, requests: Path) -> None:
     """It is said what to do."""
-    requests.write_bytes(b"nonsense\n")
+    write(requests, b"nonsense\n")
     refused = await typed("submit", str(requests), status=1)
     assert "--endpoint" in refused.stderr
 

@@ -11,10 +11,12 @@ import pytest
 from openai import AsyncOpenAI
 from openai.types import Batch
 
+from gateway.batch.store import Kept
 from gateway.emulator.options import EmulatorOptions
 from gateway.emulator.server import Emulator, running_emulator
+from gateway.telemetry.record import SettledRequest
 from gateway.tenancy.keys import key_hash
-from tests.support.batches import CHAT, line
+from tests.support.batches import line, reached
 from tests.support.gateway import Running, eventually, running_gateway
 
 FAST = EmulatorOptions(profile="instant", max_num_seqs=16, embeddings=True, models=("m",))
@@ -71,7 +73,7 @@ async def submitted(client: AsyncOpenAI, data: bytes, **more: Any) -> Batch:
     """A batch of these lines."""
     file = await client.files.create(file=("in.jsonl", data), purpose="batch")
     return await client.batches.create(
-        input_file_id=file.id, endpoint=CHAT, completion_window="24h", **more
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h", **more
     )
 
 
@@ -82,6 +84,33 @@ async def lines_of(client: AsyncOpenAI, file_id: str | None) -> dict[str, Any]:
     found = [json.loads(each) for each in text.splitlines()]
     assert len({each["custom_id"] for each in found}) == len(found)
     return {each["custom_id"]: each for each in found}
+
+
+async def kept_inside(running: Running, batch_id: str) -> Kept:
+    """The batch as the gateway keeps it."""
+    assert running.gateway._batching is not None
+    kept = await running.gateway._batching.tools.store.batch(batch_id)
+    assert kept is not None
+    return kept
+
+
+async def ended_inside(running: Running, batch_id: str) -> Kept:
+    """The same, once it has ended, for whom its user may not ask any more."""
+
+    async def is_over() -> bool:
+        return not (await kept_inside(running, batch_id)).batch.is_open
+
+    await reached(is_over)
+    return await kept_inside(running, batch_id)
+
+
+async def begun_inside(running: Running, batch_id: str) -> None:
+    """Wait until something of it is done."""
+
+    async def has_begun() -> bool:
+        return (await kept_inside(running, batch_id)).batch.counts.completed > 0
+
+    await reached(has_begun)
 
 
 async def test_a_batch_answers_as_direct_requests_do(running: Running) -> None:
@@ -115,7 +144,12 @@ async def test_lines_run_as_the_keys_user_in_the_last_tier(running: Running) -> 
     """They are the user's own, and give way to everybody."""
     seen = []
     settled = running.gateway.relay._settled
-    running.gateway.relay._settled = lambda record: (seen.append(record), settled(record))[1]
+
+    def watched(record: SettledRequest) -> None:
+        seen.append(record)
+        settled(record)
+
+    running.gateway.relay._settled = watched
     async with sdk(running) as client:
         await ended(client, await submitted(client, asked(5)))
         high = {"x-fairgate-tier": "high"}
@@ -136,7 +170,11 @@ async def test_files_and_batches_are_listed_and_deleted(running: Running) -> Non
         files = [each async for each in await client.files.list(purpose="batch")]
         assert [file.id for file in files] == [batch.input_file_id for batch in reversed(batches)]
         shown = await client.files.retrieve(files[0].id)
-        assert (shown.filename, shown.bytes, shown.status) == ("in.jsonl", len(asked(2)), "processed")
+        assert (shown.filename, shown.bytes, shown.status) == (
+            "in.jsonl",
+            len(asked(2)),
+            "processed",
+        )
         gone = await client.files.delete(files[0].id)
         assert gone.deleted
         with pytest.raises(openai.NotFoundError):
@@ -200,10 +238,7 @@ async def test_a_key_that_is_dropped_ends_its_batch(engine: Emulator, tmp_path: 
         keyring = running.gateway.keyring
         del keyring._principals[key_hash(b"fg-alice")]
         keyring.generation += 1
-        store = running.gateway._batching.tools.store  # type: ignore[union-attr] # it has batches
-        async with asyncio.timeout(20):
-            while (kept := await store.batch(batch.id)) is None or kept.batch.is_open:
-                await asyncio.sleep(0.05)
+        kept = await ended_inside(running, batch.id)
         assert kept.batch.status == "failed"
         assert [fault.code for fault in kept.batch.errors] == ["invalid_api_key"]
         assert [each async for each in await bob.batches.list()] == []
@@ -223,10 +258,7 @@ async def test_the_next_gateway_goes_on(engine: Emulator, tmp_path: Path) -> Non
         async with running_gateway(emulator.url, keys=KEYS, **kept_in(tmp_path)) as running:
             async with sdk(running) as client:
                 batch = await submitted(client, asked())
-            store = running.gateway._batching.tools.store  # type: ignore[union-attr] # as above
-            async with asyncio.timeout(20):
-                while (kept := await store.batch(batch.id)) is None or not kept.batch.counts.completed:
-                    await asyncio.sleep(0.01)
+            await begun_inside(running, batch.id)
         async with (
             running_gateway(emulator.url, keys=KEYS, **kept_in(tmp_path)) as running,
             sdk(running) as client,

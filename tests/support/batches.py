@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,6 +61,8 @@ class FakeRelay:
         self.held = asyncio.Event()
         """Answers wait for it."""
         self.held.set()
+        self.answers_max: int | None = None
+        """Of more requests than these each waits for ever."""
         self.headers: list[tuple[bytes, bytes]] = []
         self.statuses: dict[str, list[tuple[int, bytes, list[tuple[bytes, bytes]]]]] = {}
         """What the next requests of these contents are answered, instead of a success."""
@@ -77,6 +79,8 @@ class FakeRelay:
         self.most = max(self.most, self.under_way)
         try:
             await self.held.wait()
+            if self.answers_max is not None and len(self.seen) > self.answers_max:
+                await asyncio.Event().wait()
             await asyncio.sleep(0)
         finally:
             self.under_way -= 1
@@ -125,10 +129,28 @@ class Bench:
 
     async def until(self, batch_id: str, *statuses: str) -> Batch:
         """The batch, once it is in one of these."""
-        async with asyncio.timeout(20):
-            while (batch := await self.batch(batch_id)).status not in statuses:
-                await asyncio.sleep(0.005)
-        return batch
+
+        async def is_there() -> bool:
+            return (await self.batch(batch_id)).status in statuses
+
+        await reached(is_there)
+        return await self.batch(batch_id)
+
+    async def answered(self, batch_id: str, count: int) -> None:
+        """Wait until so many of its lines have been kept."""
+
+        async def has_enough() -> bool:
+            return (await self.batch(batch_id)).counts.completed >= count
+
+        await reached(has_enough)
+
+    async def forgotten(self, file_id: str) -> None:
+        """Wait until there is no such file."""
+
+        async def is_gone() -> bool:
+            return await self.tools.store.file(file_id) is None
+
+        await reached(is_gone)
 
     async def text(self, file_id: str | None) -> list[dict[str, Any]]:
         """The lines of a file; none of one that is not there."""
@@ -139,6 +161,13 @@ class Bench:
         return [json.loads(each) for each in data.splitlines()]
 
 
+async def reached(condition: Callable[[], Awaitable[bool]], within_s: float = 20.0) -> None:
+    """Wait until `condition()` holds."""
+    async with asyncio.timeout(within_s):
+        while not await condition():  # noqa: ASYNC110 - conditions here are not events of ours
+            await asyncio.sleep(0.002)
+
+
 async def uploaded(desk: Desk, data: bytes, name: str = "in.jsonl", **fields: str) -> str:
     """The id of a file, sent as a form in pieces."""
     edge = b"--edge"
@@ -147,9 +176,9 @@ async def uploaded(desk: Desk, data: bytes, name: str = "in.jsonl", **fields: st
         % (edge, key.encode(), value.encode())
         for key, value in {"purpose": "batch", **fields}.items()
     )
-    head += (
-        b'%b\r\ncontent-disposition: form-data; name="file"; filename="%b"\r\n\r\n'
-        % (edge, name.encode())
+    head += b'%b\r\ncontent-disposition: form-data; name="file"; filename="%b"\r\n\r\n' % (
+        edge,
+        name.encode(),
     )
     form = head + data + b"\r\n--edge--\r\n"
 

@@ -61,7 +61,7 @@ def test_a_refusal_is_no_answer_however_often_it_comes() -> None:
 
 
 def test_a_spent_budget_is_waited_for_if_it_returns_in_time() -> None:
-    """A budget by the day is free again tomorrow: a batch of two days may wait, one of an hour not."""
+    """A budget by the day is free again tomorrow; a batch of an hour cannot wait for it."""
     spent = answer(429, code="insufficient_quota", retry_after_s=7_200.0, should_retry=False)
     waits = again(spent, attempts=1, attempts_max=3, left_s=86_400.0)
     assert waits is not None

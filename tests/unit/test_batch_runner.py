@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gateway.batch.check import PART_LINES
 from gateway.batch.record import Batch
 from gateway.batch.store import QuotaError
 from gateway.errors import (
@@ -31,9 +32,10 @@ from tests.support.batches import (
     lines,
     uploaded,
 )
+from tests.support.gateway import eventually
 
-COUNT = 1_203
-"""Of lines: three parts, the last of them short."""
+COUNT = PART_LINES + 53
+"""Of lines: two parts, the last of them short."""
 
 
 @pytest.fixture
@@ -78,17 +80,14 @@ async def test_what_parts_left_behind_is_removed(place: Bench, tmp_path: Path) -
     """A disk must not fill with what nobody needs."""
     batch = await place.submitted(lines(20))
     done = await place.until(batch.id, "completed")
-    async with asyncio.timeout(5):
-        while len(list((tmp_path / "files").iterdir())) > 2:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: len(list((tmp_path / "files").iterdir())) <= 2)
     kept = {each.name for each in (tmp_path / "files").iterdir()}
     assert kept == {batch.input_file_id, done.output_file_id}
 
 
 async def test_errors_go_to_a_file_of_their_own(place: Bench) -> None:
     """OpenAI's clients look there for what failed."""
-    wrong = (400, b'{"error":{"message":"no","code":"x"}}', [])
-    place.relay.statuses["line 3"] = [wrong]
+    place.relay.statuses["line 3"] = [(400, b'{"error":{"message":"no","code":"x"}}', [])]
     batch = await place.submitted(lines(10))
     done = await place.until(batch.id, "completed")
     [error] = await place.text(done.error_file_id)
@@ -153,11 +152,9 @@ async def test_a_batch_is_cancelled_while_its_file_is_checked(place: Bench) -> N
 
 async def test_a_batch_is_cancelled_while_it_runs(place: Bench) -> None:
     """What is done is kept, what runs is stopped, and what did not run is told so."""
+    place.relay.answers_max = 40
     batch = await place.submitted(lines(COUNT))
-    async with asyncio.timeout(10):
-        while (await place.batch(batch.id)).counts.completed < 20:
-            await asyncio.sleep(0.001)
-    place.relay.held.clear()
+    await place.answered(batch.id, 20)
     answer = await place.desk.cancel(CALLER, batch.id)
     assert answer.status == "cancelling"
     done = await place.until(batch.id, "cancelled")
@@ -193,11 +190,9 @@ async def test_a_batch_is_cancelled_while_its_outputs_are_put_together(tmp_path:
 
 async def test_a_batch_expires_while_it_runs(place: Bench) -> None:
     """Its window is a promise in both directions."""
+    place.relay.answers_max = 40
     batch = await place.submitted(lines(COUNT), completion_window="10m")
-    async with asyncio.timeout(10):
-        while (await place.batch(batch.id)).counts.completed < 20:
-            await asyncio.sleep(0.001)
-    place.relay.held.clear()
+    await place.answered(batch.id, 20)
     place.wall.now += 600.0
     done = await place.until(batch.id, "expired")
     assert place.relay.under_way == 0
@@ -219,8 +214,7 @@ async def test_a_batch_expires_before_it_runs(tmp_path: Path) -> None:
 
 async def test_a_batch_whose_key_is_gone_ends(place: Bench) -> None:
     """Who revokes a key expects that nothing runs in its name."""
-    gone = (401, b'{"error":{"code":"invalid_api_key"}}', [])
-    place.relay.statuses["line 700"] = [gone]
+    place.relay.statuses["line 510"] = [(401, b'{"error":{"code":"invalid_api_key"}}', [])]
     batch = await place.submitted(lines(COUNT))
     done = await place.until(batch.id, "failed")
     assert [fault.code for fault in done.errors] == ["invalid_api_key"]
@@ -230,10 +224,9 @@ async def test_a_batch_whose_key_is_gone_ends(place: Bench) -> None:
 async def test_a_gateway_that_ends_leaves_the_rest_to_the_next(tmp_path: Path) -> None:
     """A deployment in the middle of a batch costs the lines in flight, and nothing else."""
     async with bench(tmp_path, holder="first") as place:
+        place.relay.answers_max = 140
         batch = await place.submitted(lines(COUNT))
-        async with asyncio.timeout(10):
-            while (await place.batch(batch.id)).counts.completed < 100:
-                await asyncio.sleep(0.001)
+        await place.answered(batch.id, 100)
         first = place.relay
     async with bench(tmp_path, holder="second") as place:
         done = await place.until(batch.id, "completed")
@@ -248,9 +241,7 @@ async def test_two_gateways_share_a_batch(tmp_path: Path) -> None:
         one.relay.held.clear()
         other.relay.held.clear()
         batch = await one.submitted(lines(COUNT))
-        async with asyncio.timeout(10):
-            while not (one.relay.seen and other.relay.seen):
-                await asyncio.sleep(0.001)
+        await eventually(lambda: one.relay.seen and other.relay.seen)
         one.relay.held.set()
         other.relay.held.set()
         done = await one.until(batch.id, "completed")
@@ -263,9 +254,7 @@ async def test_a_gateway_back_from_the_dead_adds_nothing(tmp_path: Path) -> None
     async with bench(tmp_path, holder="a") as one:
         one.relay.held.clear()
         batch = await one.submitted(lines(20))
-        async with asyncio.timeout(10):
-            while not one.relay.seen:
-                await asyncio.sleep(0.001)
+        await eventually(lambda: one.relay.seen)
         # Its leases end, although it lives; the other one takes over.
         one.is_leaving.append(True)
         async with bench(tmp_path, holder="b") as other:
@@ -300,11 +289,14 @@ async def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
                 return getattr(self._file, name)
 
         batch = await place.submitted(lines(200))
-        system.open = lambda *args, **kwargs: Small(real(*args, **kwargs))
+
+        def opened(path: str, mode: str, block_size: int | None = None) -> Any:
+            file = real(path, mode, block_size=block_size)
+            return Small(file) if mode == "wb" else file
+
+        system.open = opened
         try:
-            async with asyncio.timeout(10):
-                while not (place.runner.faults or place.runner._not_before):
-                    await asyncio.sleep(0.005)
+            await eventually(lambda: place.runner.faults or place.runner._not_before)
             assert (await place.batch(batch.id)).status == "in_progress"
             room[0] = 1 << 30
             place.runner._not_before.clear()
@@ -406,14 +398,10 @@ async def test_files_are_forgotten_when_their_time_has_come(place: Bench) -> Non
     done = await place.until(batch.id, "completed")
     assert done.output_file_id is not None
     place.wall.now += 3_601.0
-    async with asyncio.timeout(5):
-        while await place.tools.store.file(done.output_file_id) is not None:
-            await asyncio.sleep(0.01)
+    await place.forgotten(done.output_file_id)
     assert await place.tools.store.file(batch.input_file_id) is not None
     place.wall.now += LIMITS.keep_s
-    async with asyncio.timeout(5):
-        while await place.tools.store.file(batch.input_file_id) is not None:
-            await asyncio.sleep(0.01)
+    await place.forgotten(batch.input_file_id)
 
 
 async def test_a_file_that_is_too_large_leaves_nothing(tmp_path: Path) -> None:
