@@ -92,8 +92,7 @@ class Gateway:
         """
         self.settings = settings
         self._berth = berth
-        self.clock = clock
-        self.wall = wall
+        self.clock, self.wall = clock, wall
         self.limits = Limits(clock, wall)
         self.limits.configure(settings.allowances())
         policy = settings.policy()
@@ -110,8 +109,7 @@ class Gateway:
         )  # fmt: skip
         self.fellows = fellows_of(self.seat, self.metrics)
         self.doors = Doors()
-        self.crowd = Crowd()
-        self.operators_crowd = Crowd(OPERATORS_MAX)
+        self.crowd, self.operators_crowd = Crowd(), Crowd(OPERATORS_MAX)
         self.bound_connections(UNBOUNDED)
         self.fleet = self._fleet(policy)
         self.roster = Roster(self.fleet)
@@ -119,21 +117,19 @@ class Gateway:
         store = store_of(settings.store.url) if store is None else store
         self.office = Office(self, store, wall)
         self._spending = Spending(self.limits, store if sums is None else sums)
+        names, aliases = frozenset(each.name for each in settings.models), settings.model_by_alias
         self._models = models = ModelTable(
-            configured=frozenset(model.name for model in settings.models),
-            aliases=settings.model_by_alias, cards=self.fleet.cards, lists=self.fleet.lists,
-        )  # fmt: skip
+            configured=names, aliases=aliases, cards=self.fleet.cards, lists=self.fleet.lists
+        )
         self._users = UserNames(settings.bounds.users_per_tenant, clock, settings.known_users())
-        ranks, of_service = _ranks(settings), settings.tier_by_service_tier
-        self._asking = Asking(tier_ranks=ranks, service_tiers=of_service, users=self._users)
+        self._asking = Asking(tier_ranks=_ranks(settings), users=self._users,
+            service_tiers=settings.tier_by_service_tier)  # fmt: skip
         self._rules = Rules(settings.media_urls)
         self._isolation = Isolation(settings.cache_isolation, self.fleet.takes_cache_salt, keyring)
         places, backgrounds = Places(), Backgrounds()
         self.relay = self._relay(policy, places, backgrounds)
-        self._stored = StoredResponses(
-            places=places, fleet=self.fleet, keyring=keyring, asking=self._asking,
-            cancelled=backgrounds.cancelled,
-        )  # fmt: skip
+        self._stored = StoredResponses(places=places, fleet=self.fleet, keyring=keyring,
+            asking=self._asking, cancelled=backgrounds.cancelled)  # fmt: skip
         self._batching = self._batches()
         self.operators = self._operators()
         self._listen(Operations(keyring=keyring, models=models, readiness=self._readiness))

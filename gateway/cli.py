@@ -65,15 +65,14 @@ def serve(
         bool, typer.Option("--insecure-no-auth", help="Serve other machines without API keys.")
     ] = False,
     log_level: Annotated[
-        str | None, typer.Option(help="debug, info, warning or error; default: info.")
+        str | None, typer.Option(help="debug, info (default), warning, error.")
     ] = None,
     request_log: Annotated[
         str | None,
         typer.Option(help="A file for one JSON line a request; - is standard output."),
     ] = None,
     redis: Annotated[
-        str | None,
-        typer.Option(help="URL of the Redis over which several gateways act as one."),
+        str | None, typer.Option(help="URL of the Redis over which several gateways act as one.")
     ] = None,
     batches: Annotated[str | None, typer.Option(help="Folder or URL of the Batch API.")] = None,
     workers: Annotated[

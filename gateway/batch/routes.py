@@ -63,6 +63,7 @@ def routes(
     """All of them. `caller_of` raises GatewayError; `objection`: why nothing new may come in."""
     router = APIRouter(prefix="/v1")
     router.include_router(_files(desk, caller_of, objection))
+    router.include_router(_file(desk, caller_of))
     router.include_router(_batches(desk, caller_of, objection))
     return router
 
@@ -96,6 +97,7 @@ def _files(
     )
     async def files(
         request: Request,
+        *,
         after: str | None = None,
         limit: Annotated[int, Query(ge=1, le=FILES_PAGE_MAX)] = FILES_PAGE_MAX,
         purpose: str | None = None,
@@ -105,15 +107,21 @@ def _files(
         found = await desk.files(caller, after=after, limit=limit, purpose=purpose, order=order)
         return page([file_view(file) for file in found], limit)
 
+    return router
+
+
+def _file(desk: Desk, caller_of: CallerOf) -> APIRouter:
+    router = APIRouter(prefix="/files/{file_id}", tags=["files"])
+
     @router.get(
-        "/{file_id}", summary="One file", openapi_extra=SECURED,
+        "", summary="One file", openapi_extra=SECURED,
         responses=_said("401", "404", "503"),
     )  # fmt: skip
     async def file(request: Request, file_id: str) -> dict[str, Any]:
         return file_view(await desk.file(_caller(request, caller_of), file_id))
 
     @router.get(
-        "/{file_id}/content", summary="The bytes of a file", openapi_extra=SECURED,
+        "/content", summary="The bytes of a file", openapi_extra=SECURED,
         responses=_said("401", "404", "503", "507"), response_class=StreamingResponse,
     )  # fmt: skip
     async def content(request: Request, file_id: str) -> StreamingResponse:
@@ -123,7 +131,7 @@ def _files(
         return StreamingResponse(slices, media_type="application/octet-stream", headers=headers)
 
     @router.delete(
-        "/{file_id}", summary="Delete a file", openapi_extra=SECURED,
+        "", summary="Delete a file", openapi_extra=SECURED,
         responses=_said("401", "404", "409", "503"),
     )  # fmt: skip
     async def delete(request: Request, file_id: str) -> dict[str, Any]:
