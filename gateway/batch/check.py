@@ -3,11 +3,10 @@
 import asyncio
 from dataclasses import dataclass
 
-import msgspec
-
 from gateway.api.threads import in_thread
 from gateway.batch.files import Files
-from gateway.batch.lines import Fault, Tally, parsed
+from gateway.batch.lines import Fault, Tally, is_blank, parsed
+from gateway.batch.missing import model_of
 from gateway.batch.reading import LineTooLongError, Slices
 
 PART_LINES = 500
@@ -27,10 +26,6 @@ class Checked:
     faults: tuple[Fault, ...]
     """Without any it is valid."""
     model: str | None
-
-
-class _Model(msgspec.Struct):
-    model: str
 
 
 async def checked(
@@ -62,8 +57,6 @@ async def checked(
 
 def _model_of(lines: list[bytes]) -> str | None:
     for data in lines:
-        try:
-            return msgspec.json.decode(parsed(data).body, type=_Model).model
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            continue
+        if not is_blank(data):
+            return model_of(parsed(data).body)
     return None

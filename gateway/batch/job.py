@@ -16,6 +16,7 @@ from gateway.api.errand import Errand
 from gateway.batch.files import FilesError
 from gateway.batch.inside import AnswerTooLargeError, answered
 from gateway.batch.lines import Fault, Line
+from gateway.batch.missing import Missing
 from gateway.batch.outcome import Answer, again, line_of, request_id
 from gateway.batch.part import Part, Result
 from gateway.batch.reading import PartReader, Slices
@@ -35,6 +36,8 @@ UNKEPT_BYTES_MAX = 32 << 20
 """Of answers: with more, no line is begun until they are kept."""
 FAULT_S = 5.0
 """After a fault of the store or the files: it is tried again then."""
+MODEL_S = 1.0
+"""A line whose model nobody serves is asked again then."""
 CLOSE_S = 10.0
 """For the last answers to be kept, when the gateway ends."""
 KEY_GONE = "The API key of this batch is not good any more: it was removed, blocked or expired."
@@ -79,6 +82,7 @@ class Job:
         self._renew_at = 0.0
         self._rest_until = 0.0
         self._keep_from = 0.0
+        self._missing = Missing()
         self._broken: Fault | None = None
         """Why no line of it can run."""
         self._size = 0
@@ -142,7 +146,8 @@ class Job:
         while self._later and self._later[0][0] <= now:
             self._ready.append(heapq.heappop(self._later)[2])
         unkept = sum(part.fresh_bytes for part in self._parts.values())
-        if self._tools.is_leaving() or unkept > UNKEPT_BYTES_MAX:
+        is_full = unkept > UNKEPT_BYTES_MAX or len(self._later) >= self._tools.limits.in_flight
+        if self._tools.is_leaving() or (is_full and not self._ready):
             return
         waiting = sum(errand.is_waiting for _, errand in self._under_way.values())
         running = len(self._under_way) - waiting
@@ -219,6 +224,11 @@ class Job:
 
     def _take(self, task: Task, answer: Answer, errand: Errand, now: float) -> None:
         """Keep an answer, or have its line run again."""
+        if answer.code == "model_not_found" and self._missing.waits(task.line.body, now):
+            heapq.heappush(self._later, (now + MODEL_S, next(self._order), task))
+            return
+        if answer.status == 200:
+            self._missing.served(task.line.body)
         left_s = self._batch.expires_at - self._tools.wall()
         task.attempts += 1
         retry = again(

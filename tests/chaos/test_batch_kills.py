@@ -97,10 +97,17 @@ async def test_each_line_is_put_out_once_however_often_the_gateway_is_killed(
                 batch = (await http.get(f"/v1/batches/{batch['id']}")).json()
                 if batch["status"] == "completed":
                     break
-            output = await http.get(f"/v1/files/{batch['output_file_id']}/content")
+            found = [
+                json.loads(each)
+                for name in (batch["output_file_id"], batch["error_file_id"])
+                if name is not None
+                for each in (await http.get(f"/v1/files/{name}/content")).text.splitlines()
+            ]
         finally:
             process.kill()
             await process.wait()
-    found = Counter(json.loads(each)["custom_id"] for each in output.text.splitlines())
-    assert found == Counter(f"c{number}" for number in range(LINES))
+    failed = [each for each in found if (each["response"] or {}).get("status_code") != 200]
+    assert failed == []
+    put_out = Counter(each["custom_id"] for each in found)
+    assert put_out == Counter(f"c{number}" for number in range(LINES))
     say(f"{LINES} lines, killed {kills} times at {time.strftime('%H:%M')}: each put out once")

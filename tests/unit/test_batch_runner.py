@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gateway.batch.check import PART_LINES
+from gateway.batch.missing import Missing
 from gateway.batch.record import Batch
 from gateway.batch.store import QuotaError
 from gateway.errors import (
@@ -104,6 +105,29 @@ async def test_a_refused_line_runs_later(place: Bench) -> None:
     done = await place.until(batch.id, "completed")
     assert place.relay.seen.count("line 1") == 4
     assert_each_once(await place.text(done.output_file_id), 5)
+
+
+async def test_a_model_that_is_away_for_a_moment_fails_nothing(place: Bench) -> None:
+    """A gateway that just started, or an engine that does, lists no models yet."""
+    away = (404, b'{"error":{"code":"model_not_found"}}', [])
+    place.relay.statuses = {f"line {number}": [away] for number in range(30)}
+    batch = await place.submitted(lines(40))
+    done = await place.until(batch.id, "completed")
+    assert (done.counts.completed, done.counts.failed) == (40, 0)
+    assert_each_once(await place.text(done.output_file_id), 40)
+
+
+def test_a_model_that_stays_away_is_given_up_for_all() -> None:
+    """A name with a slip of the pen must not take a day to be told of."""
+    missing = Missing(patience_s=10.0)
+    body, other = b'{"model":"a"}', b'{"model":"b"}'
+    assert missing.waits(body, 0.0)
+    assert missing.waits(body, 9.0)
+    assert not missing.waits(body, 10.0)
+    assert missing.waits(other, 10.0)
+    missing.served(body)
+    assert missing.waits(body, 11.0)
+    assert not missing.waits(b"{}", 0.0)
 
 
 async def test_a_line_that_breaks_engines_is_given_up(place: Bench) -> None:
