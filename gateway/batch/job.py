@@ -146,14 +146,13 @@ class Job:
         while self._later and self._later[0][0] <= now:
             self._ready.append(heapq.heappop(self._later)[2])
         unkept = sum(part.fresh_bytes for part in self._parts.values())
-        is_full = unkept > UNKEPT_BYTES_MAX or len(self._later) >= self._tools.limits.in_flight
-        if self._tools.is_leaving() or (is_full and not self._ready):
+        if self._tools.is_leaving() or unkept > UNKEPT_BYTES_MAX:
             return
         waiting = sum(errand.is_waiting for _, errand in self._under_way.values())
         running = len(self._under_way) - waiting
         room = self._window.room(running=running, waiting=waiting, size=self._size)
         for _ in range(room):
-            if not self._ready:
+            if not self._ready and len(self._later) < self._tools.limits.in_flight:
                 await self._read()
             if not self._ready or self._size >= IN_FLIGHT_BYTES_MAX:
                 return
