@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from time import monotonic, time
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from starlette.types import ASGIApp
@@ -55,9 +56,12 @@ from gateway.upstream.fleet import Fleet
 from gateway.upstream.roster import Roster
 from gateway.vitals import told_also
 
+if TYPE_CHECKING:
+    from gateway.batching import Batching
+
 LOGGER = logging.getLogger("fairgate.scaling")
 RELOADS = logging.getLogger("fairgate.reload")
-FIXED = frozenset({"listen", "redis", "store"})
+FIXED = frozenset({"batches", "listen", "redis", "store"})
 """Top-level keys that a running gateway cannot change."""
 OPERATORS_MAX = 256
 """Connections to the operators' own listener."""
@@ -83,8 +87,7 @@ class Gateway:
         """
         self.settings = settings
         self._berth = berth
-        self.clock = clock
-        self.wall = wall
+        self.clock, self.wall = clock, wall
         self.limits = Limits(clock, wall)
         self.limits.configure(settings.allowances())
         policy = settings.policy()
@@ -99,8 +102,7 @@ class Gateway:
         )  # fmt: skip
         self.fellows = fellows_of(self.seat, self.metrics)
         self.doors = Doors()
-        self.crowd = Crowd()
-        self.operators_crowd = Crowd(OPERATORS_MAX)
+        self.crowd, self.operators_crowd = Crowd(), Crowd(OPERATORS_MAX)
         self.bound_connections(UNBOUNDED)
         self.fleet = self._fleet(policy)
         self.roster = Roster(self.fleet)
@@ -108,38 +110,35 @@ class Gateway:
         store = store_of(settings.store.url) if store is None else store
         self.office = Office(self, store, wall)
         self._spending = Spending(self.limits, store if sums is None else sums)
-        self._models = models = self._model_table()
+        names, aliases = frozenset(each.name for each in settings.models), settings.model_by_alias
+        self._models = models = ModelTable(
+            configured=names, aliases=aliases, cards=self.fleet.cards, lists=self.fleet.lists
+        )
         self._users = UserNames(settings.bounds.users_per_tenant, clock, settings.known_users())
-        ranks, of_service = _ranks(settings), settings.tier_by_service_tier
-        self._asking = Asking(tier_ranks=ranks, service_tiers=of_service, users=self._users)
+        self._asking = Asking(tier_ranks=_ranks(settings), users=self._users,
+            service_tiers=settings.tier_by_service_tier)  # fmt: skip
         self._rules = Rules(settings.media_urls)
         self._isolation = Isolation(settings.cache_isolation, self.fleet.takes_cache_salt, keyring)
         places, backgrounds = Places(), Backgrounds()
         self.relay = self._relay(policy, places, backgrounds)
-        self._stored = self._stored_responses(places, backgrounds)
+        self._stored = StoredResponses(places=places, fleet=self.fleet, keyring=keyring,
+            asking=self._asking, cancelled=backgrounds.cancelled)  # fmt: skip
+        self._batching = self._batches()
         self.operators = self._operators()
         operations = Operations(keyring=keyring, models=models, readiness=self._readiness)
-        self._listen(operations, self._stored)
+        self._listen(operations)
         for more in told_also(self):
             self.metrics.tell_also(more)
 
-    def _stored_responses(self, places: Places, backgrounds: Backgrounds) -> StoredResponses:
-        return StoredResponses(
-            places=places,
-            fleet=self.fleet,
-            keyring=self.keyring,
-            asking=self._asking,
-            cancelled=backgrounds.cancelled,
-        )
+    def _batches(self) -> "Batching | None":
+        if self.settings.batches.files is None:
+            return None
+        from gateway.batching import Batching  # noqa: PLC0415 - only who has any loads them
 
-    def _model_table(self) -> ModelTable:
-        settings = self.settings
-        return ModelTable(
-            configured=frozenset(model.name for model in settings.models),
-            aliases=settings.model_by_alias,
-            cards=self.fleet.cards,
-            lists=self.fleet.lists,
-        )
+        return Batching(
+            lambda: self.settings, relay=self.relay, keyring=self.keyring, asking=self._asking,
+            doors=self.doors, wall=self.wall,
+        )  # fmt: skip
 
     def _operators(self) -> Operators:
         """The operators' side; what is changed is told to who listens there."""
@@ -158,10 +157,12 @@ class Gateway:
             fellows=self.fellows,
         )
 
-    def _listen(self, operations: Operations, stored: StoredResponses) -> None:
+    def _listen(self, operations: Operations) -> None:
         """What is served on which listener."""
         listen = self.settings.listen
         public = build_app(operations, lifespan=self._lifespan)
+        if self._batching is not None:
+            self._batching.serve_from(public)
         office = self.office
         front: Front
         lobby = Lobby(
@@ -176,7 +177,7 @@ class Gateway:
         self.furnish: Callable[[], object] = lobby.furnish
         """Makes at once what would else be made for the first operator who comes."""
         is_apart = listen.admin_port is not None
-        front = Front(self.relay, stored, public if is_apart else lobby, self.doors)
+        front = Front(self.relay, self._stored, public if is_apart else lobby, self.doors)
         self.asgi = with_cors(front, listen.cors_origins)
         self.asgi_of_operators: ASGIApp | None = lobby if is_apart else None
         """For the listener of operators, where they have one of their own."""
@@ -387,9 +388,13 @@ class Gateway:
             seat = None if self.seat is None else tasks.create_task(self.seat.run())
             await self._spending.sync()
             spending = tasks.create_task(self._spending.run())
+            if self._batching is not None:
+                await self._batching.start(tasks)
             try:
                 yield
             finally:
+                if self._batching is not None:
+                    await self._batching.stop()
                 self._spending.stop()
                 for each in watches:
                     each.cancel()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from gateway import cli_operate, cli_replay, cli_simulate, cli_store
+from gateway import cli_batch, cli_operate, cli_replay, cli_simulate, cli_store
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
@@ -32,6 +32,7 @@ for name, commands in (
     ("replicas", cli_operate.replicas),
     ("policy", cli_operate.policy),
     ("store", cli_store.app),
+    ("batch", cli_batch.app),
 ):
     app.add_typer(commands, name=name)
 app.command("simulate")(cli_simulate.simulate)
@@ -64,16 +65,16 @@ def serve(
         bool, typer.Option("--insecure-no-auth", help="Serve other machines without API keys.")
     ] = False,
     log_level: Annotated[
-        str | None, typer.Option(help="debug, info, warning or error; default: info.")
+        str | None, typer.Option(help="debug, info (default), warning, error.")
     ] = None,
     request_log: Annotated[
         str | None,
         typer.Option(help="A file for one JSON line a request; - is standard output."),
     ] = None,
     redis: Annotated[
-        str | None,
-        typer.Option(help="URL of the Redis over which several gateways act as one."),
+        str | None, typer.Option(help="URL of the Redis over which several gateways act as one.")
     ] = None,
+    batches: Annotated[str | None, typer.Option(help="Folder or URL of the Batch API.")] = None,
     workers: Annotated[
         int, typer.Option(min=1, max=64, help="Processes on one port; above 1 it needs Redis.")
     ] = 1,
@@ -93,6 +94,7 @@ def serve(
         "log.level": log_level,
         "log.requests": request_log,
         "redis.url": redis,
+        "batches.files": batches,
     }
     settings = _settings(config, overrides)
 

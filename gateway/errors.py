@@ -67,6 +67,39 @@ class ResponseNotFoundError(GatewayError):
     status, type, code = 404, "invalid_request_error", "response_not_found"
 
 
+class FileIdNotFoundError(GatewayError):
+    """No such file, or one of somebody else's: the answers are the same."""
+
+    status, type, code = 404, "invalid_request_error", "file_not_found"
+
+
+class BatchNotFoundError(GatewayError):
+    """No such batch, or one of somebody else's: the answers are the same."""
+
+    status, type, code = 404, "invalid_request_error", "batch_not_found"
+
+
+class BatchStateConflictError(GatewayError):
+    """What is asked for does not go with the state that a batch is in."""
+
+    status, type, code = 409, "invalid_request_error", "batch_state_conflict"
+
+
+class BatchQuotaError(GatewayError):
+    """There is as much of files or batches as there may be: something has to go first."""
+
+    status, type, code = 429, "insufficient_quota", "quota_exceeded"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, should_retry=False)
+
+
+class BatchStoreError(GatewayError):
+    """What keeps files and batches cannot be used now."""
+
+    status, type, code = 503, "service_unavailable", "store_unavailable"
+
+
 class ResponseCancelledError(GatewayError):
     """The response whose events are told was cancelled by another request."""
 

@@ -84,7 +84,7 @@ class Remote:
         except httpx.HTTPError as error:
             raise RemoteError(f"{self._url} does not answer: {error}") from None
         if not reply.is_success:
-            raise RemoteError(_complaint(reply))
+            raise RemoteError(complaint(reply))
         return (reply.json() if reply.content else None), reply.headers.get("etag")
 
 
@@ -92,7 +92,7 @@ def _said(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _complaint(reply: httpx.Response) -> str:
+def complaint(reply: httpx.Response) -> str:
     """The gateway's own words, where it has any."""
     try:
         error = reply.json()["error"]

@@ -88,6 +88,13 @@ EnvName = Annotated[
 ]
 Url = Annotated[str, AfterValidator(checked_url)]
 StoreUrl = Annotated[str, AfterValidator(checked_store_url)]
+BatchesUrl = Annotated[
+    str,
+    matching(
+        r"sqlite:///[^?]+|rediss?://[^/?]+(/\d*)?",
+        "must be like sqlite:///batches.db, or redis://host:6379/0",
+    ),
+]
 Dns = Annotated[
     str,
     matching(
@@ -374,6 +381,23 @@ class StoreSection(Section):
     url: StoreUrl | None = "sqlite:///fairgate.db"
 
 
+class BatchesSection(Section):
+    """Files of requests that run when there is room; nothing of it without `files`."""
+
+    files: Annotated[str, Field(min_length=1)] | None = None
+    store: BatchesUrl = "sqlite:///fairgate-batches.db"
+    tier: TierName | None = None
+    in_flight: Annotated[int, Field(ge=1, le=10_000)] = 512
+    attempts: Annotated[int, Field(ge=1, le=16)] = 3
+    file: Size = 200 << 20
+    lines: Annotated[int, Field(ge=1, le=1_000_000)] = 50_000
+    files_per_tenant: Count = 1_000
+    bytes_per_tenant: Size = 10 << 30
+    open_per_tenant: Count = 50
+    keep_s: Annotated[float, Field(ge=3_600, le=31_536_000)] = 2_592_000.0
+    lease_s: Annotated[float, Field(ge=0.5, le=600)] = 10.0
+
+
 class RedisSection(Section):
     """What several gateways share, so that they act as one."""
 
@@ -419,6 +443,7 @@ class Document(Section):
     retries: RetriesSection = RetriesSection()
     scaling: ScalingSection = ScalingSection()
     store: StoreSection = StoreSection()
+    batches: BatchesSection = BatchesSection()
     redis: Annotated[RedisSection, BeforeValidator(none_of_it)] = RedisSection()
     shutdown: ShutdownSection = ShutdownSection()
     log: LogSection = LogSection()

@@ -13,6 +13,7 @@ from gateway.core.policy import DEFAULT_TIERS, Scaling
 from gateway.settings_document import (
     SERVICE_TIERS,
     AdminSection,
+    BatchesSection,
     KeySection,
     ListenSection,
     ModelSection,
@@ -40,6 +41,7 @@ def violations(values: Mapping[str, object], parts: Parts) -> Iterator[Problem]:
     yield from _tiers(parts)
     yield from _service_tiers(parts, tiers)
     yield from _moves(parts, tiers)
+    yield from _batches(parts, tiers)
     yield from _keys(parts, tiers)
     yield from _key_models(values, parts)
     yield from _prices(values, parts)
@@ -182,6 +184,12 @@ def _moves(parts: Parts, tiers: tuple[str, ...]) -> Iterator[Problem]:
             yield Problem(("moved_to", old), "this tier exists: its requests stay where they are")
         if new not in tiers:
             yield Problem(("moved_to", old), _no_such_tier(new, tiers))
+
+
+def _batches(parts: Parts, tiers: tuple[str, ...]) -> Iterator[Problem]:
+    batches = parts.get(("batches",))
+    if isinstance(batches, BatchesSection) and batches.tier not in (None, *tiers):
+        yield Problem(("batches", "tier"), _no_such_tier(str(batches.tier), tiers))
 
 
 def _keys(parts: Parts, tiers: tuple[str, ...]) -> Iterator[Problem]:

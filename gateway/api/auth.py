@@ -132,6 +132,17 @@ class Asking:
             return principal.user or OPEN_USER
         return self._users.flow_of(principal.tenant, name)
 
+    def named_tier(self, principal: Principal, headers: Headers) -> int | None:
+        """The rank that a header asks for, clamped; None: none does. Raises BadRequestError."""
+        named = _first(headers, TIER_HEADERS)
+        if named is None:
+            return None
+        rank = self._tier_ranks.get(named)
+        if rank is None:
+            tiers = ", ".join(self._tier_ranks)
+            raise BadRequestError(f"There is no tier `{named[:64]}`; tiers are: {tiers}.")
+        return max(rank, principal.max_tier)
+
     def service_tier_of(self, tier: int) -> str:
         """OpenAI's word for a tier, or the tier's own name where the mapping has none."""
         word = self._words.get(tier)
@@ -144,13 +155,9 @@ class Asking:
 
     def _tier(self, principal: Principal, headers: Headers, call: Call) -> int:
         """The tier asked for, clamped to the best the key may have; else the key's own."""
-        named = _first(headers, TIER_HEADERS)
-        if named is not None:
-            rank = self._tier_ranks.get(named)
-            if rank is None:
-                tiers = ", ".join(self._tier_ranks)
-                raise BadRequestError(f"There is no tier `{named[:64]}`; tiers are: {tiers}.")
-            return max(rank, principal.max_tier)
+        rank = self.named_tier(principal, headers)
+        if rank is not None:
+            return rank
         tier = self._service_tiers.get(call.service_tier) if call.service_tier else None
         if tier is None:
             return principal.tier

@@ -47,6 +47,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "401": "No API key, or one that is not known.",
         "403": "The key may not do this.",
         "404": "No such model, response or route.",
+        "409": "It does not go with the state that the batch is in.",
         "413": "The body is larger than `bounds.body`.",
         "415": "The engine takes another type of body.",
         "422": "The engine refused the request.",

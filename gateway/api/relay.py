@@ -25,6 +25,7 @@ from gateway.api.disconnect import (
     cancelled_when_client_leaves,
 )
 from gateway.api.doors import OVERLOADED_S, Doors
+from gateway.api.errand import ERRAND
 from gateway.api.exchange import ClientStalledError, Exchange, RetryElsewhereError
 from gateway.api.form import read_form
 from gateway.api.isolation import Isolation
@@ -187,15 +188,20 @@ class Relay:
     async def _admit(self, scope: Scope, receive: Receive, life: Life, reply: Reply) -> None:
         """Who asks, and for what. Raises GatewayError; nothing was queued then."""
         headers = headers_of(scope["headers"])
-        keyring = self._keyring
-        principal, generation = authenticated(keyring, headers), keyring.generation
+        keyring, errand = self._keyring, scope.get(ERRAND)
+        generation = keyring.generation
+        if errand is None:
+            principal = authenticated(keyring, headers)
+        else:
+            principal, errand.life = errand.principal(keyring), life
         doors = self._doors
         if doors.floor is not None and self._asking.best_tier(principal, headers) >= doors.floor:
             raise doors.keep_out()
         call = life.call = await self._call(life, headers, receive)
         if keyring.generation != generation:
             # The configuration changed while the body came: with it the ranks, or the key itself.
-            principal = authenticated(keyring, headers)
+            is_own = errand is not None
+            principal = errand.principal(keyring) if is_own else authenticated(keyring, headers)
         life.model = self._models.resolve(call.model, principal)
         asked = self._asking.asked(principal, headers, call)
         if doors.floor is not None and asked.tier >= doors.floor:

@@ -84,6 +84,9 @@ class Keyring:
         self._keys: dict[str, Key] = {}
         self._opened = opened
         self._wall = wall
+        self._named: dict[str, Principal] = {}
+        """Those of the configuration by id, as they were at the generation `_named_of`."""
+        self._named_of = -1
         self.generation = 0
         """Grows with each change: who was found before may be another now, or nobody."""
 
@@ -138,6 +141,19 @@ class Keyring:
             if key is not None and self._fault(key, sha256) is None:
                 return key.principal
         return principal
+
+    def named(self, key_id: str) -> Principal | None:
+        """The principal of the key of this id while that is good, for work that was left here."""
+        if self._opened is not None:
+            return self._opened
+        key = self._keys.get(key_id)
+        if key is not None:
+            is_good = any(self._fault(key, sha256) is None for sha256, _ in key.hashes)
+            return key.principal if is_good else None
+        if self._named_of != self.generation:
+            self._named = {each.key_id: each for each in self._principals.values()}
+            self._named_of = self.generation
+        return self._named.get(key_id)
 
     def refusal(self, api_key: bytes | None) -> Refusal:
         """Why `find` knew nobody; of a key, only who presents the whole of it learns anything."""

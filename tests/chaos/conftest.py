@@ -10,7 +10,7 @@ Say = Callable[[str], None]
 SEEDS = 100
 SLICES = 10
 """Tests that the seeds are dealt to, so that a run shows how far it is."""
-OVERLOAD_S, SOAK_S, TRIALS = 20.0, 900.0, 100
+OVERLOAD_S, SOAK_S, TRIALS, KILLS = 20.0, 900.0, 100, 50
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -21,6 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--schedules", type=int, default=SEEDS, help="how many")
     group.addoption("--overload-s", type=float, default=OVERLOAD_S, help="length of the overload")
     group.addoption("--trials", type=int, default=TRIALS, help="of continued streams")
+    group.addoption("--kills", type=int, default=KILLS, help="of a gateway with a batch")
     group.addoption("--soak", nargs="?", type=float, const=SOAK_S, help="seconds of churn")
 
 
