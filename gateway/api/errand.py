@@ -4,6 +4,7 @@ It takes the way of every request, with the tenant, user, limits and tiers of th
 server can put an errand into a scope, so no client can pass for one.
 """
 
+from gateway.api.disconnect import Scope
 from gateway.api.life import Life
 from gateway.errors import InvalidKeyError
 from gateway.tenancy.keys import Keyring, Principal
@@ -33,3 +34,10 @@ class Errand:
     def is_waiting(self) -> bool:
         """Whether no engine has been sent it."""
         return self.life is None or self.life.sent_at is None
+
+
+def errand_in(scope: Scope) -> Errand | None:
+    """The errand that a scope stands for; None: a client's request."""
+    found = scope.get(ERRAND)
+    assert found is None or isinstance(found, Errand)
+    return found

@@ -25,7 +25,7 @@ from gateway.api.disconnect import (
     cancelled_when_client_leaves,
 )
 from gateway.api.doors import OVERLOADED_S, Doors
-from gateway.api.errand import ERRAND
+from gateway.api.errand import errand_in
 from gateway.api.exchange import ClientStalledError, Exchange, RetryElsewhereError
 from gateway.api.form import read_form
 from gateway.api.isolation import Isolation
@@ -188,8 +188,8 @@ class Relay:
     async def _admit(self, scope: Scope, receive: Receive, life: Life, reply: Reply) -> None:
         """Who asks, and for what. Raises GatewayError; nothing was queued then."""
         headers = headers_of(scope["headers"])
-        keyring, errand = self._keyring, scope.get(ERRAND)
-        generation = keyring.generation
+        keyring = self._keyring
+        generation, errand = keyring.generation, errand_in(scope)
         if errand is None:
             principal = authenticated(keyring, headers)
         else:
@@ -200,8 +200,9 @@ class Relay:
         call = life.call = await self._call(life, headers, receive)
         if keyring.generation != generation:
             # The configuration changed while the body came: with it the ranks, or the key itself.
-            is_own = errand is not None
-            principal = errand.principal(keyring) if is_own else authenticated(keyring, headers)
+            principal = (
+                authenticated(keyring, headers) if errand is None else errand.principal(keyring)
+            )
         life.model = self._models.resolve(call.model, principal)
         asked = self._asking.asked(principal, headers, call)
         if doors.floor is not None and asked.tier >= doors.floor:

@@ -151,7 +151,8 @@ async def test_each_line_is_put_out_once_however_often_gateways_are_killed(
         open_at_last = (await http.get(f"/v1/batches/{batch_id}")).json()["status"]
 
         async def is_over() -> bool:
-            return (await http.get(f"/v1/batches/{batch_id}")).json()["status"] == "completed"
+            batch: dict[str, object] = (await http.get(f"/v1/batches/{batch_id}")).json()
+            return batch["status"] == "completed"
 
         await reached(is_over, END_S_MAX)
         found = await outputs(http, (await http.get(f"/v1/batches/{batch_id}")).json())

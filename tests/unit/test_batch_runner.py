@@ -109,8 +109,9 @@ async def test_a_refused_line_runs_later(place: Bench) -> None:
 
 async def test_a_model_that_is_away_for_a_moment_fails_nothing(place: Bench) -> None:
     """A gateway that just started, or an engine that does, lists no models yet."""
-    away = (404, b'{"error":{"code":"model_not_found"}}', [])
-    place.relay.statuses = {f"line {number}": [away] for number in range(30)}
+    for number in range(30):
+        away = (404, b'{"error":{"code":"model_not_found"}}', list[tuple[bytes, bytes]]())
+        place.relay.statuses[f"line {number}"] = [away]
     batch = await place.submitted(lines(40))
     done = await place.until(batch.id, "completed")
     assert (done.counts.completed, done.counts.failed) == (40, 0)
