@@ -46,6 +46,9 @@ PolicyOption = Annotated[
     str | None, typer.Option("--policy", help="fair, or fifo: no queue, no gate, no fairness.")
 ]
 
+TOP_TIMEOUT_S = 5.0
+"""Who watches is told soon that a gateway does not answer."""
+
 
 def main() -> None:
     """Run the command line."""
@@ -136,6 +139,38 @@ def check(config: ConfigOption = None, replica: ReplicaOption = None) -> None:
     findings = asyncio.run(examine(settings))
     print_findings(findings, Console())
     raise typer.Exit(1 if has_errors(findings) else 0)
+
+
+@app.command()
+def top(
+    *,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
+    interval_s: Annotated[float, typer.Option(min=0.5, help="Between two pictures.")] = 2.0,
+    gateway: cli_operate.UrlOption = None,
+    admin_key: cli_operate.KeyOption = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Pictures as lines of JSON; with --once, one.")
+    ] = False,
+) -> None:
+    """Who waits and why, live in a terminal; where there is none, one picture is printed."""
+    from contextlib import suppress
+
+    from rich.console import Console
+
+    from gateway.top import run
+
+    console, url = Console(), cli_operate.url_of(gateway)
+    is_live = console.is_terminal and not console.is_dumb_terminal and sys.stdin.isatty()
+    with (
+        suppress(KeyboardInterrupt),
+        cli_operate.gateway_at(gateway, admin_key, timeout_s=TOP_TIMEOUT_S) as remote,
+    ):
+        if as_json:
+            run.in_json(remote, interval_s=None if once else interval_s)
+        elif once or not is_live:
+            run.once(remote, url, console)
+        else:
+            run.follow(remote, url, console, interval_s=interval_s)
 
 
 @app.command()
