@@ -6,7 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 from secrets import token_urlsafe
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 
 import typer
 
@@ -126,8 +126,26 @@ def _spare_httpx_its_command_line() -> None:
 
 
 @app.command()
-def check(config: ConfigOption = None, replica: ReplicaOption = None) -> None:
+def check(
+    *,
+    config: ConfigOption = None,
+    replica: ReplicaOption = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="All that is wrong with what runs; status 0, 1 or 2.")
+    ] = False,
+    proxy_timeout_s: Annotated[
+        float | None, typer.Option(min=0, help="--live: of a proxy in front, without a byte.")
+    ] = None,
+    gateway: cli_operate.UrlOption = None,
+    admin_key: cli_operate.KeyOption = None,
+    as_json: cli_operate.JsonOption = False,
+) -> None:
     """Validate a configuration, ask every replica, and explain each failure."""
+    if live:
+        settings = _settings(config, {"replicas": tuple(replica) if replica else None})
+        _examine(settings, proxy_timeout_s, gateway, admin_key, as_json=as_json)
+    if proxy_timeout_s is not None or as_json:
+        raise typer.BadParameter("--proxy-timeout-s and --json go with --live")
     import asyncio
 
     from rich.console import Console
@@ -139,6 +157,30 @@ def check(config: ConfigOption = None, replica: ReplicaOption = None) -> None:
     findings = asyncio.run(examine(settings))
     print_findings(findings, Console())
     raise typer.Exit(1 if has_errors(findings) else 0)
+
+
+def _examine(
+    settings: "Settings",
+    proxy_timeout_s: float | None,
+    gateway: str | None,
+    admin_key: str | None,
+    *,
+    as_json: bool,
+) -> NoReturn:
+    from gateway.doctor.run import report
+    from gateway.remote import URL_VARIABLE
+
+    is_wanted = bool(gateway or os.environ.get(URL_VARIABLE))
+    with cli_operate.gateway_at(gateway, admin_key, timeout_s=TOP_TIMEOUT_S) as remote:
+        status = report(
+            settings,
+            remote,
+            cli_operate.url_of(gateway),
+            proxy_timeout_s=proxy_timeout_s,
+            is_wanted=is_wanted,
+            as_json=as_json,
+        )
+    raise typer.Exit(status)
 
 
 @app.command()
@@ -154,11 +196,14 @@ def top(
 ) -> None:
     """Who waits and why, live in a terminal; where there is none, one picture is printed."""
     from contextlib import suppress
+    from io import TextIOWrapper
 
     from rich.console import Console
 
     from gateway.top import run
 
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # names may be in any script
     console, url = Console(), cli_operate.url_of(gateway)
     is_live = console.is_terminal and not console.is_dumb_terminal and sys.stdin.isatty()
     with (

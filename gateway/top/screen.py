@@ -1,10 +1,11 @@
-"""How a picture looks on a terminal of a given size, with or without colours; ASCII alone.
+"""How a picture looks on a terminal of a given size, with or without colours.
 
 Pure: the same picture and size give the same lines.
 """
 
 from collections.abc import Sequence
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -18,7 +19,11 @@ MOODS = {"well": "", "waits": "yellow", "bad": "bold red", "idle": "dim"}
 AROUND = 6
 """Lines that are no rows: two of figures, one of news, the headings, the foot, and one spare."""
 ROWS_MIN = 1
-KEYS = "t tiers  n tenants  u users  r replicas  w waiting  arrows page, view  q"
+KEYS = "t tiers, n tenants, u users, r replicas, w waiting, arrows, q"
+GAP = 2
+"""Cells between two columns."""
+WORD_MIN = 4
+"""Cells that the longest of the words has at least."""
 NARROW = 100
 DROPPED: dict[View, frozenset[str]] = {
     "tiers": frozenset(),
@@ -69,26 +74,47 @@ def print_once(picture: Picture, url: str, console: Console, *, rows_max: int) -
 
 
 def table_of(view: View, lines: Sequence[Row], *, width: int, is_dim: bool = False) -> Table:
-    """One page; whatever is too long for its column ends in dots, so that each row is one line."""
-    table = Table(box=None, pad_edge=False, expand=view == "replicas", show_edge=False)
-    kept = [
-        (index, name)
-        for index, name in enumerate(COLUMNS[view])
-        if width >= NARROW or name not in DROPPED[view]
-    ]
-    for _, name in kept:
+    """One page; words that are too long end in dots, so that each row is one line."""
+    table = Table(box=None, pad_edge=False, show_edge=False)
+    widths = _widths(view, lines, width)
+    for index, cells in widths.items():
+        name = COLUMNS[view][index]
         table.add_column(
             name,
             justify="left" if name in TEXTS else "right",
             no_wrap=True,
             overflow="ellipsis",
-            ratio=1 if name == "why closed" else None,
+            width=cells,
             header_style="bold",
         )
     for line in lines:
         style = "dim" if is_dim else MOODS[line.mood]
-        table.add_row(*(Text(line.cells[index], style=style) for index, _ in kept))
+        table.add_row(*(Text(line.cells[index], style=style) for index in widths))
     return table
+
+
+def _widths(view: View, lines: Sequence[Row], width: int) -> dict[int, int]:
+    """Cells of each column that is shown: figures whole, and words by what is left."""
+    names = COLUMNS[view]
+    found = {
+        index: max(cell_len(name), *(cell_len(line.cells[index]) for line in lines), 1)
+        for index, name in enumerate(names)
+        if width >= NARROW or name not in DROPPED[view]
+    }
+    words = [index for index in found if names[index] in TEXTS]
+    while (over := sum(found.values()) + GAP * (len(found) - 1) - width) > 0:
+        widest = max(words, key=lambda index: found[index])
+        second = max((found[index] for index in words if index != widest), default=WORD_MIN)
+        less = min(over, max(1, found[widest] - second), found[widest] - WORD_MIN)
+        if less > 0:
+            found[widest] -= less
+        elif len(found) > 1:  # not even the figures fit: the last ones go
+            gone = max(found)
+            del found[gone]
+            words = [index for index in words if index != gone]
+        else:
+            break
+    return found
 
 
 def _head(picture: Picture | None, url: str) -> list[Text]:

@@ -270,7 +270,7 @@ async def test_the_overview_tells_who_waits_how_long_and_what_would_be_fair(
     alice, bob = users["users"]
     assert (alice["tenant"], alice["waiting"], alice["running"]) == ("acme", 2, 1)
     assert (bob["tenant"], bob["waiting"], bob["running"], bob["position"]) == ("beta", 2, 0, 4)
-    only = {"tenant": "beta", "limit": 1}
+    only: dict[str, str | int] = {"tenant": "beta", "limit": 1}
     users = (await http.get(f"{OVERVIEW}/users", params=only, headers=AS_ADMIN)).json()
     assert ([each["tenant"] for each in users["users"]], users["users_more"]) == (["beta"], 0)
     one = (await http.get(OVERVIEW, params={"tenant": "beta"}, headers=AS_ADMIN)).json()

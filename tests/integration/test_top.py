@@ -10,6 +10,7 @@ import sys
 import termios
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import pytest
@@ -48,9 +49,11 @@ async def typed(*words: str, url: str, status: int = 0) -> str:
 def fill(running: Running) -> None:
     """As many wait as may."""
     scheduler, now = running.gateway.scheduler, running.gateway.clock()
-    for number in range(WAITING + 1):
+    for number in count():
+        if len(scheduler.waiting) == WAITING:
+            return
         request = a_request(
-            f"id{number}", model="raw", tier=number % 4, tenant=f"tenant{number % 50}",
+            f"id{number}", model="raw", tier=2 + number % 2, tenant=f"tenant{number % 50}",
             user=f"user{number % USERS}", arrived_at=now,
         )  # fmt: skip
         scheduler.handle(Arrived(request), now)
@@ -59,12 +62,12 @@ def fill(running: Running) -> None:
 async def test_ten_thousand_that_wait_are_one_small_answer(crowded: Running) -> None:
     """The picture is needed most when there is most of it."""
     fill(crowded)
-    assert len(crowded.gateway.scheduler.waiting) == WAITING
+    running = len(crowded.gateway.scheduler.granted)
     told: dict[str, Any] = json.loads(await typed("--once", "--json", url=crowded.url))
-    assert (told["waiting"], told["running"]) == (WAITING, 1)
+    assert (told["waiting"], told["running"]) == (WAITING, running)
     assert sum(tier["waiting"] for tier in told["tiers"]) == WAITING
     assert (len(told["users"]), told["users_more"]) == (20, USERS - 20)
-    assert {each["waiting"] for each in told["users"][1:]} == {20}
+    assert all(each["waiting"] + each["running"] >= 20 for each in told["users"])
     assert len(told["tenants"]) == 20
     async with client(crowded) as http:
         answer = await http.get("/admin/v1/overview/users", params={"limit": 100})
@@ -102,7 +105,10 @@ class Terminal:
             self.read()
             return text in self.seen
 
-        await eventually(is_there, WITHIN_S)
+        try:
+            await eventually(is_there, WITHIN_S)
+        except TimeoutError:
+            raise AssertionError(f"{text!r} is not shown: {self.seen!r}") from None
 
     def press(self, keys: bytes) -> None:
         """Somebody presses keys, and looks at what comes then."""
@@ -112,7 +118,7 @@ class Terminal:
 
 
 async def test_it_is_followed_in_a_terminal_which_is_left_as_it_was(crowded: Running) -> None:
-    """Over SSH there is no browser; and a terminal without echo is lost to who does not know why."""
+    """Over SSH there is no browser; and a terminal without echo is a lost one."""
     fill(crowded)
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, SIZE)
@@ -126,7 +132,7 @@ async def test_it_is_followed_in_a_terminal_which_is_left_as_it_was(crowded: Run
         terminal = Terminal(master, process)
         await terminal.shows(f"waiting {WAITING}")
         terminal.press(b"u")
-        await terminal.shows("user")
+        await terminal.shows("user0")
         terminal.press(b"\x1b[B")
         await terminal.shows("users 2/")
         terminal.press(b"r")

@@ -102,10 +102,8 @@ def test_durations_are_short(value: float | None, said: str) -> None:
 def test_more_than_is_told_is_counted() -> None:
     """Twenty rows of ten thousand must not look like all."""
     gateway = Answering(
-        **{
-            "overview": overview(waiting=10_000),
-            "requests": {"data": [request(number) for number in range(100)]},
-        }
+        overview=overview(waiting=10_000),
+        requests={"data": [request(number) for number in range(100)]},
     )
     rows = rows_of(taken(gateway, ("requests",), 20), "requests")
     assert rows is not None
