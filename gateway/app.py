@@ -129,6 +129,7 @@ class Gateway:
         self._listen(operations, self._stored)
         self.metrics.tell_also(families_of(gauges(self), counters(self), lambda: self._log))
         self.metrics.tell_also(refusals_of(self.limits.refusals))
+        self.metrics.tell_also(self.operators.families)
 
     def _stored_responses(self, places: Places, backgrounds: Backgrounds) -> StoredResponses:
         return StoredResponses(
@@ -384,14 +385,13 @@ class Gateway:
             self.roster.follow(self.roster.plan(self.settings.addresses(), self.settings.lookups()))
             self.operators.drain()
             walk = watch(
-                self.relay,
-                tell=self.dispatcher.tell,
-                clock=self.clock,
+                self.relay, tell=self.dispatcher.tell, clock=self.clock,
                 client_stall_s=lambda: self.scheduler.policy.bounds.client_stall_s,
                 is_stalled=partial(is_stalled, self.scheduler),
                 stuck=partial(stuck, self.scheduler),
-            )
-            watches = [tasks.create_task(walk), tasks.create_task(self._sweep())]
+            )  # fmt: skip
+            running = (walk, self._sweep(), self.operators.run())
+            watches = [tasks.create_task(each) for each in running]
             seat = None if self.seat is None else tasks.create_task(self.seat.run())
             await self._spending.sync()
             spending = tasks.create_task(self._spending.run())

@@ -232,6 +232,9 @@ def emulate(
     scheduling_policy: Annotated[str, typer.Option(help="fcfs or priority.")] = "fcfs",
     max_num_queued_reqs: Annotated[int | None, typer.Option(help="503 beyond so many.")] = None,
     embeddings: Annotated[bool, typer.Option(help="Serve the pooling routes too.")] = False,
+    enable_sleep_mode: Annotated[
+        bool, typer.Option(help="/sleep, /wake_up, /is_sleeping.")
+    ] = False,
     output_jitter: Annotated[float, typer.Option(help="Answers vary by this share.")] = 0.0,
     mean_tokens: Annotated[int | None, typer.Option(help="Of answers that just end.")] = None,
     sse_keep_alive_interval: Annotated[float, typer.Option(help="Seconds; 0: none.")] = 0.0,
@@ -258,6 +261,7 @@ def emulate(
             scheduling_policy="priority" if scheduling_policy == "priority" else "fcfs",
             max_num_queued_reqs=max_num_queued_reqs,
             embeddings=embeddings,
+            sleep_mode=enable_sleep_mode,
             output_jitter=output_jitter,
             mean_tokens=mean_tokens,
             sse_keep_alive_s=sse_keep_alive_interval,

@@ -7,7 +7,7 @@ fault of the world outside; what the settings are used for is not known here.
 from collections.abc import Mapping
 from pathlib import Path
 
-from gateway.settings_document import StoreSection
+from gateway.settings_document import AutoscaleSection, StoreSection
 from gateway.settings_problems import Parts, dotted, parsed
 from gateway.settings_rules import placed_replicas, violations
 from gateway.settings_sources import (
@@ -119,6 +119,13 @@ def _outside(
             # The name is not repeated: it may be the key itself, pasted into the wrong place.
             message = "the environment variable of this name is not set"
             problems.append(Problem((*place, "api_key_env"), message))
+    autoscale = parts.get(("autoscale",))
+    if isinstance(autoscale, AutoscaleSection) and (name := autoscale.webhook.secret_env):
+        if secret := environ.get(name):
+            api_keys[name] = secret
+        else:
+            place = ("autoscale", "webhook", "secret_env")
+            problems.append(Problem(place, "the environment variable of this name is not set"))
     return api_keys
 
 
