@@ -21,7 +21,7 @@ MODEL = "emulated"
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
 WITHIN_S = 30.0
 SECRET = "hook-secret"
-QUICK = {"scaling__min": 1, "scaling__hold_s": 0.0, "scaling__cooldown_s": 0.0}
+QUICK: dict[str, Any] = {"scaling__min": 1, "scaling__hold_s": 0.0, "scaling__cooldown_s": 0.0}
 """Advice that follows the load at once."""
 
 

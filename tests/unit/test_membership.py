@@ -7,9 +7,7 @@ from tests.support.members import MODEL, Joined
 
 def acting(joined: Joined) -> list[str]:
     """Those that would drain."""
-    return [
-        name for name, site in joined.sites.items() if SeatFellows(site.member).acts_for(MODEL)
-    ]
+    return [name for name, site in joined.sites.items() if SeatFellows(site.member).acts_for(MODEL)]
 
 
 def test_the_leader_alone_acts_and_nobody_while_all_are_apart() -> None:
