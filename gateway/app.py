@@ -129,6 +129,7 @@ class Gateway:
         self._listen(operations)
         for more in told_also(self):
             self.metrics.tell_also(more)
+        self.metrics.tell_also(self.operators.families)
 
     def _batches(self) -> "Batching | None":
         if self.settings.batches.files is None:
@@ -377,14 +378,13 @@ class Gateway:
             self.roster.follow(self.roster.plan(self.settings.addresses(), self.settings.lookups()))
             self.operators.drain()
             walk = watch(
-                self.relay,
-                tell=self.dispatcher.tell,
-                clock=self.clock,
+                self.relay, tell=self.dispatcher.tell, clock=self.clock,
                 client_stall_s=lambda: self.scheduler.policy.bounds.client_stall_s,
                 is_stalled=partial(is_stalled, self.scheduler),
                 stuck=partial(stuck, self.scheduler),
-            )
-            watches = [tasks.create_task(walk), tasks.create_task(self.upkeep.run())]
+            )  # fmt: skip
+            running = (walk, self.upkeep.run(), self.operators.run())
+            watches = [tasks.create_task(each) for each in running]
             seat = None if self.seat is None else tasks.create_task(self.seat.run())
             await self._spending.sync()
             spending = tasks.create_task(self._spending.run())

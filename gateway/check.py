@@ -16,6 +16,7 @@ from rich.text import Text
 from gateway.cluster.connect import NoRedisError
 from gateway.cluster.joining import looked_at
 from gateway.settings import DnsLookup, Settings
+from gateway.shown import shown
 from gateway.upstream.discovery import DnsWatch, Resolve, resolved_by_system
 from gateway.upstream.probe import Probe
 from gateway.upstream.replicas import ReplicaAddress, ReplicaStatus
@@ -23,7 +24,10 @@ from gateway.upstream.replicas import ReplicaAddress, ReplicaStatus
 PROBES_AT_ONCE = 16
 TIMEOUT_S = 5.0
 
-STYLES = {"ok": "green", "warning": "yellow", "error": "bold red"}
+STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
+
+UNSERVED = "nothing is sent there"
+UNSEEN = "the gate has its own count alone: it is more careful, and blind to load of others"
 
 # What a failed probe says -> what to do about it; the first that occurs in the text counts.
 HINTS = (
@@ -44,12 +48,18 @@ ProbeOnce = Callable[[ReplicaAddress], Awaitable[ReplicaStatus]]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report. An `error` means that the gateway would not serve as configured."""
+    """One line of the report. An `error` means that the gateway would not serve as configured.
 
-    level: Literal["ok", "warning", "error"]
+    A `note` is what cannot be known from here, or is meant so by most.
+    """
+
+    level: Literal["ok", "note", "warning", "error"]
     where: str
     what: str
     hint: str | None = None
+    """How to mend it."""
+    why: str | None = None
+    """Why it matters."""
 
 
 async def probed(address: ReplicaAddress) -> ReplicaStatus:
@@ -90,10 +100,12 @@ def print_findings(findings: list[Finding], console: Console) -> None:
     """One line a finding, its hint below it, and a verdict."""
     for finding in findings:
         line = Text(f"{finding.level:>7}  ", style=STYLES[finding.level])
-        line.append(f"{finding.where}: {finding.what}", style="default")
+        line.append(shown(f"{finding.where}: {finding.what}"), style="default")
         console.print(line, soft_wrap=True)
+        if finding.why:
+            console.print(Text(f"{'':>9}{shown(finding.why)}"), soft_wrap=True)
         if finding.hint:
-            console.print(Text(f"{'':>9}{finding.hint}", style="dim"), soft_wrap=True)
+            console.print(Text(f"{'':>9}{shown(finding.hint)}", style="dim"), soft_wrap=True)
     errors = sum(finding.level == "error" for finding in findings)
     warnings = sum(finding.level == "warning" for finding in findings)
     console.print(f"errors: {errors}, warnings: {warnings}")
@@ -107,7 +119,8 @@ def _exposure(settings: Settings) -> list[Finding]:
         return [Finding("ok", where, "without keys: open to this machine only")]
     return [
         Finding("warning", where, "without keys: open to everybody who can reach it",
-                "configure keys, or listen on 127.0.0.1")
+                "configure keys, or listen on 127.0.0.1",
+                "anybody uses the engines, under any name and in any tier")
     ]  # fmt: skip
 
 
@@ -120,10 +133,12 @@ async def _redis(settings: Settings) -> list[Finding]:
         where, facts = await looked_at(url, prefix=settings.redis.prefix)
     except (NoRedisError, OSError) as error:
         hint = "without it each gateway is on its own, with its part of every limit"
-        return [Finding("error", "redis", str(error), hint)]
+        why = "queues, limits and gates are not those of all gateways together"
+        return [Finding("error", "redis", str(error), hint, why)]
     version = ".".join(map(str, facts.version))
     found = [Finding("ok", where, f"Redis {version}, {facts.eviction}")]
-    return found + [Finding("warning", where, warning) for warning in facts.warnings()]
+    why = "what gateways tell one another would be lost"
+    return found + [Finding("warning", where, each, None, why) for each in facts.warnings()]
 
 
 async def _looked_up(lookup: DnsLookup, resolve: Resolve) -> tuple[Finding, list[ReplicaAddress]]:
@@ -133,7 +148,7 @@ async def _looked_up(lookup: DnsLookup, resolve: Resolve) -> tuple[Finding, list
     )
     await watch.look_once()
     if watch.last_error:
-        return Finding("error", where, watch.last_error, "is the name right?"), []
+        return Finding("error", where, watch.last_error, "is the name right?", UNSERVED), []
     found = [lookup.found(url) for url in sorted(watch.urls)]
     return Finding("ok", where, f"{len(found)} addresses"), found
 
@@ -151,26 +166,28 @@ async def _asked(
 def _of_replica(address: ReplicaAddress, answer: ReplicaStatus | OSError) -> list[Finding]:
     if isinstance(answer, OSError):
         hint = "ca_file must be a PEM file with the certificates to trust"
-        return [Finding("error", address.name, f"its ca_file cannot be used: {answer}", hint)]
+        what = f"its ca_file cannot be used: {answer}"
+        return [Finding("error", address.name, what, hint, UNSERVED)]
     if not answer.up:
         reason = answer.last_error or "no answer"
-        return [Finding("error", address.name, reason, _hint(reason))]
+        return [Finding("error", address.name, reason, _hint(reason), UNSERVED)]
     slots = "slots not told, will be learnt" if answer.slots is None else f"{answer.slots} slots"
     models = ", ".join(sorted(answer.models)) or "no model"
     what = f"{answer.engine or 'engine not recognised'}, {models}, {slots}"
     findings = [Finding("ok", address.name, what)]
     if answer.engine is None:
         hint = "say engine: vllm, sglang, tgi or llamacpp"
-        findings.append(Finding("warning", address.name, "its load cannot be read", hint))
+        findings.append(Finding("warning", address.name, "its load cannot be read", hint, UNSEEN))
     if answer.last_error:
         hinted = _hint(answer.last_error)
-        findings.append(Finding("warning", address.name, answer.last_error, hinted))
+        why = "a question of the probe failed, and will again while it runs"
+        findings.append(Finding("warning", address.name, answer.last_error, hinted, why))
     if answer.detail:
-        findings.append(Finding("warning", address.name, answer.detail))
+        findings.append(Finding("warning", address.name, answer.detail, None, UNSEEN))
     if answer.missing:
         what = f"metrics that this engine should have are missing: {', '.join(answer.missing)}"
         hint = "an older or newer engine version; what they would say stays unknown"
-        findings.append(Finding("warning", address.name, what, hint))
+        findings.append(Finding("warning", address.name, what, hint, UNSEEN))
     return findings
 
 
@@ -181,17 +198,27 @@ def _of_models(settings: Settings, statuses: list[ReplicaStatus]) -> list[Findin
     findings = []
     for model in settings.models:
         if model.name not in offered:
-            findings.append(Finding("error", model.name, "no replica that answers serves it"))
+            what, why = "no replica that answers serves it", "calls for it get 503"
+            hint = "mend one of its replicas, or wait until it has loaded"
+            findings.append(Finding("error", model.name, what, hint, why))
         elif listed and model.name not in listed:
             hint = "the name must be the engine's own; other names are aliases"
-            findings.append(Finding("error", model.name, "no engine lists this model", hint))
+            why = "engines answer 404 to each call for it"
+            findings.append(Finding("error", model.name, "no engine lists this model", hint, why))
     hidden = sorted(settings.model_by_alias.keys() & listed)
     findings.extend(
-        Finding("warning", alias, "an alias hides the model of this name that an engine lists")
+        Finding(
+            "warning",
+            alias,
+            "an alias hides the model of this name that an engine lists",
+            "give the alias another name",
+            "clients that ask for the model get another one",
+        )
         for alias in hidden
     )
     if not offered:
-        findings.append(Finding("error", "models", "nothing can be served"))
+        hint, why = "mend one of the above", "each call gets 503 or 404"
+        findings.append(Finding("error", "models", "nothing can be served", hint, why))
     return findings
 
 

@@ -6,7 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 from secrets import token_urlsafe
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, NoReturn, cast
 
 import typer
 
@@ -46,6 +46,9 @@ ReplicaOption = Annotated[
 PolicyOption = Annotated[
     str | None, typer.Option("--policy", help="fair, or fifo: no queue, no gate, no fairness.")
 ]
+
+TOP_TIMEOUT_S = 5.0
+"""Who watches is told soon that a gateway does not answer."""
 
 
 def main() -> None:
@@ -125,8 +128,26 @@ def _spare_httpx_its_command_line() -> None:
 
 
 @app.command()
-def check(config: ConfigOption = None, replica: ReplicaOption = None) -> None:
+def check(
+    *,
+    config: ConfigOption = None,
+    replica: ReplicaOption = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="All that is wrong with what runs; status 0, 1 or 2.")
+    ] = False,
+    proxy_timeout_s: Annotated[
+        float | None, typer.Option(min=0, help="--live: of a proxy in front, without a byte.")
+    ] = None,
+    gateway: cli_operate.UrlOption = None,
+    admin_key: cli_operate.KeyOption = None,
+    as_json: cli_operate.JsonOption = False,
+) -> None:
     """Validate a configuration, ask every replica, and explain each failure."""
+    if live:
+        settings = _settings(config, {"replicas": tuple(replica) if replica else None})
+        _examine(settings, proxy_timeout_s, gateway, admin_key, as_json=as_json)
+    if proxy_timeout_s is not None or as_json:
+        raise typer.BadParameter("--proxy-timeout-s and --json go with --live")
     import asyncio
 
     from rich.console import Console
@@ -138,6 +159,65 @@ def check(config: ConfigOption = None, replica: ReplicaOption = None) -> None:
     findings = asyncio.run(examine(settings))
     print_findings(findings, Console())
     raise typer.Exit(1 if has_errors(findings) else 0)
+
+
+def _examine(
+    settings: "Settings",
+    proxy_timeout_s: float | None,
+    gateway: str | None,
+    admin_key: str | None,
+    *,
+    as_json: bool,
+) -> NoReturn:
+    from gateway.doctor.run import report
+    from gateway.remote import URL_VARIABLE
+
+    is_wanted = bool(gateway or os.environ.get(URL_VARIABLE))
+    with cli_operate.gateway_at(gateway, admin_key, timeout_s=TOP_TIMEOUT_S) as remote:
+        status = report(
+            settings,
+            remote,
+            cli_operate.url_of(gateway),
+            proxy_timeout_s=proxy_timeout_s,
+            is_wanted=is_wanted,
+            as_json=as_json,
+        )
+    raise typer.Exit(status)
+
+
+@app.command()
+def top(
+    *,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
+    interval_s: Annotated[float, typer.Option(min=0.5, help="Between two pictures.")] = 2.0,
+    gateway: cli_operate.UrlOption = None,
+    admin_key: cli_operate.KeyOption = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Pictures as lines of JSON; with --once, one.")
+    ] = False,
+) -> None:
+    """Who waits and why, live in a terminal; where there is none, one picture is printed."""
+    from contextlib import suppress
+    from io import TextIOWrapper
+
+    from rich.console import Console
+
+    from gateway.top import run
+
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # names may be in any script
+    console, url = Console(), cli_operate.url_of(gateway)
+    is_live = console.is_terminal and not console.is_dumb_terminal and sys.stdin.isatty()
+    with (
+        suppress(KeyboardInterrupt),
+        cli_operate.gateway_at(gateway, admin_key, timeout_s=TOP_TIMEOUT_S) as remote,
+    ):
+        if as_json:
+            run.in_json(remote, interval_s=None if once else interval_s)
+        elif once or not is_live:
+            run.once(remote, url, console)
+        else:
+            run.follow(remote, url, console, interval_s=interval_s)
 
 
 @app.command()
@@ -154,6 +234,9 @@ def emulate(
     scheduling_policy: Annotated[str, typer.Option(help="fcfs or priority.")] = "fcfs",
     max_num_queued_reqs: Annotated[int | None, typer.Option(help="503 beyond so many.")] = None,
     embeddings: Annotated[bool, typer.Option(help="Serve the pooling routes too.")] = False,
+    enable_sleep_mode: Annotated[
+        bool, typer.Option(help="/sleep, /wake_up, /is_sleeping.")
+    ] = False,
     output_jitter: Annotated[float, typer.Option(help="Answers vary by this share.")] = 0.0,
     mean_tokens: Annotated[int | None, typer.Option(help="Of answers that just end.")] = None,
     sse_keep_alive_interval: Annotated[float, typer.Option(help="Seconds; 0: none.")] = 0.0,
@@ -180,6 +263,7 @@ def emulate(
             scheduling_policy="priority" if scheduling_policy == "priority" else "fcfs",
             max_num_queued_reqs=max_num_queued_reqs,
             embeddings=embeddings,
+            sleep_mode=enable_sleep_mode,
             output_jitter=output_jitter,
             mean_tokens=mean_tokens,
             sse_keep_alive_s=sse_keep_alive_interval,

@@ -46,17 +46,26 @@ CHANGE_COLUMNS = ("path", "before", "after")
 
 
 @contextmanager
-def gateway_at(url: str | None, key: str | None) -> Iterator["Remote"]:
+def gateway_at(
+    url: str | None, key: str | None, *, timeout_s: float | None = None
+) -> Iterator["Remote"]:
     """The gateway that is meant; what it refuses ends the command with status 1."""
-    from gateway.remote import KEY_VARIABLE, URL_DEFAULT, URL_VARIABLE, Remote, RemoteError
+    from gateway.remote import KEY_VARIABLE, TIMEOUT_S, Remote, RemoteError
 
-    where = url or os.environ.get(URL_VARIABLE) or URL_DEFAULT
+    known = key or os.environ.get(KEY_VARIABLE)
     try:
-        with Remote(where, key or os.environ.get(KEY_VARIABLE)) as remote:
+        with Remote(url_of(url), known, timeout_s=timeout_s or TIMEOUT_S) as remote:
             yield remote
     except RemoteError as error:
         sys.stderr.write(f"{error}\n")
         raise typer.Exit(1) from None
+
+
+def url_of(url: str | None) -> str:
+    """Where the gateway is that is meant."""
+    from gateway.remote import URL_DEFAULT, URL_VARIABLE
+
+    return url or os.environ.get(URL_VARIABLE) or URL_DEFAULT
 
 
 def show(items: Iterable[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool) -> None:
@@ -67,10 +76,14 @@ def show(items: Iterable[Mapping[str, Any]], columns: Sequence[str], *, as_json:
         return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
+
+    from gateway.shown import shown
 
     table = Table(*columns, box=None, pad_edge=False)
     for each in found:
-        table.add_row(*(_cell(each.get(column)) for column in columns))
+        # As text: in a name, brackets are no markup.
+        table.add_row(*(Text(shown(_cell(each.get(column)))) for column in columns))
     Console().print(table)
 
 

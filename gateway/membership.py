@@ -99,6 +99,12 @@ class SeatFellows:
         """Whether nobody knows better about the queues and replicas of `model`."""
         return self.leader_of(model) is None
 
+    def acts_for(self, model: str) -> bool:
+        """See `Fellows.acts_for`: whoever leads, and nobody while each decides alone."""
+        pool = self._member.pool_of(model)
+        follower = None if pool is None else self._member.followers.get(pool)
+        return follower is not None and follower.phase is Phase.LEADING
+
     def key_here(self, request_id: str) -> str:
         """See `Fellows.key_here`."""
         return request_id

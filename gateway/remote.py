@@ -27,12 +27,18 @@ class Remote:
     """One gateway, as an operator reaches it."""
 
     def __init__(
-        self, url: str, key: str | None, transport: httpx.BaseTransport | None = None
+        self,
+        url: str,
+        key: str | None,
+        transport: httpx.BaseTransport | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
+        """`timeout_s` bounds connecting and each silence of an answer."""
         headers = {"authorization": f"Bearer {key}"} if key else {}
         self._url = url
         self._http = httpx.Client(
-            base_url=url, headers=headers, timeout=TIMEOUT_S, transport=transport, trust_env=False
+            base_url=url, headers=headers, timeout=timeout_s, transport=transport, trust_env=False
         )
 
     def __enter__(self) -> "Remote":
@@ -85,7 +91,10 @@ class Remote:
             raise RemoteError(f"{self._url} does not answer: {error}") from None
         if not reply.is_success:
             raise RemoteError(complaint(reply))
-        return (reply.json() if reply.content else None), reply.headers.get("etag")
+        try:
+            return (reply.json() if reply.content else None), reply.headers.get("etag")
+        except ValueError:
+            raise RemoteError(f"{self._url} answers, but not in JSON: is it a gateway?") from None
 
 
 def _said(value: object) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from gateway.settings_document import LogSection, StoreSection
+from gateway.settings_document import AutoscaleSection, LogSection, StoreSection
 from gateway.settings_problems import Parts, dotted, parsed
 from gateway.settings_rules import placed_replicas, violations
 from gateway.settings_sources import (
@@ -123,6 +123,13 @@ def _outside(
     log = parts.get(("log",))
     if isinstance(log, LogSection) and log.traces is not None and not _has_opentelemetry():
         problems.append(Problem(("log", "traces"), "needs the extra: pip install 'fairgate[otel]'"))
+    autoscale = parts.get(("autoscale",))
+    if isinstance(autoscale, AutoscaleSection) and (name := autoscale.webhook.secret_env):
+        if secret := environ.get(name):
+            api_keys[name] = secret
+        else:
+            place = ("autoscale", "webhook", "secret_env")
+            problems.append(Problem(place, "the environment variable of this name is not set"))
     return api_keys
 
 

@@ -29,6 +29,7 @@ from gateway.core.policy import (
     WithinUser,
 )
 from gateway.settings_words import (
+    checked_hook,
     checked_upstream,
     checked_url,
     none_of_it,
@@ -281,6 +282,25 @@ class ScalingSection(Section):
     cooldown_s: NotNegative = Scaling().cooldown_s
 
 
+class WebhookSection(Section):
+    """Who is told of each change of the advice."""
+
+    url: Annotated[str, AfterValidator(checked_hook)] | None = None
+    secret_env: EnvName | None = None
+    timeout_s: Annotated[float, Field(gt=0, le=60)] = 5.0
+    attempts: Annotated[int, Field(ge=1, le=10)] = 5
+
+
+class AutoscaleSection(Section):
+    """What is done about the advice. Not over REST: it names an address that is sent to."""
+
+    drain: bool = False
+    drain_after_s: Annotated[float, Field(ge=0, le=86400)] = 300.0
+    min: Annotated[int, Field(ge=1, le=10_000)] = 1
+    sleep: bool = False
+    webhook: WebhookSection = WebhookSection()
+
+
 class BoundsSection(Section):
     """Every limit on what may accumulate."""
 
@@ -442,6 +462,7 @@ class Document(Section):
     bounds: BoundsSection = BoundsSection()
     retries: RetriesSection = RetriesSection()
     scaling: ScalingSection = ScalingSection()
+    autoscale: AutoscaleSection = AutoscaleSection()
     store: StoreSection = StoreSection()
     batches: BatchesSection = BatchesSection()
     redis: Annotated[RedisSection, BeforeValidator(none_of_it)] = RedisSection()

@@ -13,6 +13,7 @@ from gateway.core.policy import DEFAULT_TIERS, Scaling
 from gateway.settings_document import (
     SERVICE_TIERS,
     AdminSection,
+    AutoscaleSection,
     BatchesSection,
     KeySection,
     ListenSection,
@@ -46,6 +47,7 @@ def violations(values: Mapping[str, object], parts: Parts) -> Iterator[Problem]:
     yield from _key_models(values, parts)
     yield from _prices(values, parts)
     yield from _scaling(parts)
+    yield from _autoscale(parts)
     yield from _exposure(values)
     yield from _admin(parts)
 
@@ -248,6 +250,24 @@ def _scaling(parts: Parts) -> Iterator[Problem]:
     if below >= above:
         wrong = "above" if scaling.below is None else "below"
         yield Problem(("scaling", wrong), f"below ({below:g}) must be less than above ({above:g})")
+
+
+def _autoscale(parts: Parts) -> Iterator[Problem]:
+    autoscale, scaling = parts.get(("autoscale",)), parts.get(("scaling",))
+    if not isinstance(autoscale, AutoscaleSection):
+        return
+    if autoscale.sleep and not autoscale.drain:
+        yield Problem(
+            ("autoscale", "sleep"), "needs autoscale.drain: only who is drained may sleep"
+        )
+    most = scaling.max if isinstance(scaling, ScalingSection) else Scaling().max
+    if autoscale.min > most:
+        yield Problem(("autoscale", "min"), f"{autoscale.min} is more than scaling.max, {most}")
+    if autoscale.webhook.url is not None and autoscale.webhook.secret_env is None:
+        yield Problem(
+            ("autoscale", "webhook", "secret_env"),
+            "is required with a url: who gets a message must be able to tell whose it is",
+        )
 
 
 def _exposure(values: Mapping[str, object]) -> Iterator[Problem]:

@@ -255,6 +255,11 @@ class Settings(Document):
             ca_file=str(replica.ca_file) if replica.ca_file else None,
         )
 
+    def webhook_secret(self) -> bytes:
+        """What messages of the webhook are signed with; empty where there is none."""
+        name = self.autoscale.webhook.secret_env
+        return b"" if name is None else self._api_keys[name].encode()
+
     def _tiers(self) -> tuple[Tier, ...]:
         """The tiers with what was left out filled in by rank."""
         last = len(self.tiers) - 1

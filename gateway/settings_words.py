@@ -74,6 +74,20 @@ def checked_url(value: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{path}"
 
 
+def checked_hook(value: str) -> str:
+    """An address that can be sent to; what it has of secrets is in its path or query."""
+    try:
+        parts = urlsplit(value)
+        is_whole = parts.port is None or parts.port > 0
+    except ValueError:
+        is_whole = False
+    if not is_whole or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("must be like https://host/path")
+    if re.search(r"[\s\x00-\x1f\x7f]", value) or parts.username is not None or parts.fragment:
+        raise ValueError("must have no spaces, no credentials and no fragment")
+    return value
+
+
 def checked_upstream(value: str) -> str:
     """A name, an address or a network that there can be."""
     if "/" in value or ":" in value:

@@ -48,6 +48,9 @@ class Fellows(Protocol):
     def leader_of(self, model: str) -> str | None:
         """Who decides for `model`; None: this gateway does, or nobody else is known to."""
 
+    def acts_for(self, model: str) -> bool:
+        """Whether this gateway, and no other one, does what is to be done about its replicas."""
+
     def key_here(self, request_id: str) -> str:
         """The id under which the scheduler of this process has a request of this gateway."""
 
@@ -68,6 +71,10 @@ class NoFellows:
     def leader_of(self, model: str) -> str | None:
         """This one."""
         return None
+
+    def acts_for(self, model: str) -> bool:
+        """This one."""
+        return True
 
     def key_here(self, request_id: str) -> str:
         """Its own."""

@@ -3,21 +3,28 @@
 It follows the settings; which listener it stands behind is decided by whoever serves it.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from secrets import token_hex, token_urlsafe
 
 from fastapi import APIRouter, FastAPI
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.metrics_core import Metric
 from starlette.types import ASGIApp
 
 from gateway.admin import routes
+from gateway.admin.advice_webhook import AdviceWebhook, Target
+from gateway.admin.autoscaler import Autoscaler
 from gateway.admin.desk import Desk
 from gateway.admin.door import Door
+from gateway.admin.engine_sleep import EngineSleep
 from gateway.admin.events import Happenings
 from gateway.admin.fellows import Fellows, NoFellows
 from gateway.admin.guard import ADMIN, AdminKey, Guard
 from gateway.admin.history import History
-from gateway.admin.registry import Registry, drained_names
+from gateway.admin.registry import Registry, drained_names, resting_names
 from gateway.admin.replica_watch import ReplicaWatch
+from gateway.admin.scale import advice_view
 from gateway.admin.siblings import Headers
 from gateway.admin.upstreams import Upstreams
 from gateway.api.relay import Relay
@@ -62,6 +69,7 @@ class Operators:
         self._scheduler = dispatcher.scheduler
         self._clock = dispatcher.clock
         self._drained: frozenset[str] = frozenset()
+        self._resting: frozenset[str] = frozenset()
         self.happenings = Happenings(token_hex(EPOCH_BYTES), wall)
         self._watch = ReplicaWatch(self.happenings)
         self._history = History(dispatcher.scheduler)
@@ -85,6 +93,17 @@ class Operators:
             clock=dispatcher.clock,
             wall=wall,
         )
+        self._autoscaler = Autoscaler(
+            self.desk, resting=lambda: self._resting, sleeping=EngineSleep()
+        )
+        self._webhook = AdviceWebhook(wall=wall)
+        self._webhook.target = _target(settings)
+
+    async def run(self) -> None:
+        """Follow the advice, and tell of it, where that is switched on; until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._autoscaler.run())
+            tasks.create_task(self._webhook.run())
 
     def door(
         self,
@@ -109,6 +128,7 @@ class Operators:
         self._settings = settings
         self._guard.configure(self._keys(), is_open=self._needs_no_key())
         self._upstreams.configure(settings.admin.upstreams)
+        self._webhook.target = _target(settings)
         self.drain()
 
     def drain(self) -> None:
@@ -116,7 +136,8 @@ class Operators:
 
         To be called once the replicas of the start are there, and after each change.
         """
-        wanted = drained_names(self.desk.registry.contents.records)
+        records = self.desk.registry.contents.records
+        wanted, self._resting = drained_names(records), resting_names(records)
         for name in sorted(wanted - self._drained):
             self._tell(DrainAsked(name))
         for name in sorted(self._drained - wanted):
@@ -132,7 +153,7 @@ class Operators:
         self._history.look(now, self.desk.wall())
 
     def advised(self, advice: ScaleAdvised) -> None:
-        """Tell listeners how many replicas there should be."""
+        """Tell listeners how many replicas there should be; where we act for them, the webhook."""
         self.happenings.publish(
             "scale.advised",
             {
@@ -141,6 +162,31 @@ class Operators:
                 "remove": advice.remove,
             },
         )
+        first = min(advice.models, default="")
+        pool = self._scheduler.pool_by_model.get(first)
+        if pool is not None and self.desk.fellows.acts_for(first):
+            view = advice_view(pool, self._clock())
+            news = view.model_dump(include={"models", "usable", "signal", "waiting", "min", "max"})
+            news |= {"replicas": advice.replicas, "remove": advice.remove}
+            self._webhook.tell(first, advice.replicas, news)
+
+    def families(self) -> Iterator[Metric]:
+        """What `/metrics` tells of it."""
+        deeds = CounterMetricFamily(
+            "fairgate_autoscale_deeds",
+            "Replicas drained, used again, put to sleep and woken, and what failed of that.",
+            labels=("deed", "outcome"),
+        )
+        for labels, count in self._autoscaler.figures():
+            deeds.add_metric(labels, count)
+        told = CounterMetricFamily(
+            "fairgate_scale_webhook_messages",
+            "Changes of the advice for the webhook, by what became of them.",
+            labels=("outcome",),
+        )
+        for outcome, number in self._webhook.counts.items():
+            told.add_metric((outcome,), number)
+        yield from (deeds, told)
 
     def close(self) -> None:
         """Whoever listens is told that this is the end."""
@@ -155,6 +201,18 @@ class Operators:
 
     def _needs_no_key(self) -> bool:
         return self._settings.is_local and not _is_configured(self._settings)
+
+
+def _target(settings: Settings) -> Target | None:
+    hook = settings.autoscale.webhook
+    if hook.url is None:
+        return None
+    return Target(
+        url=hook.url,
+        secret=settings.webhook_secret(),
+        timeout_s=hook.timeout_s,
+        attempts=hook.attempts,
+    )
 
 
 def _is_configured(settings: Settings) -> bool:

@@ -6,6 +6,7 @@ However many requests wait, the answer is small; however many look, they are cou
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -16,13 +17,12 @@ from starlette.responses import Response
 from gateway import __version__
 from gateway.admin.desk import Desk
 from gateway.admin.history import STEP_S, TENANTS_TOLD, point_of
+from gateway.admin.lookout import Lookout
 from gateway.admin.problems import documented
 from gateway.admin.queues import STEP
 from gateway.admin.standings import Picture, Standing, picture_of
 from gateway.core.flows import Waiting
 
-LOOK_S = 1.0
-"""Who looks again within this gets what was counted then."""
 TENANTS = 20
 TENANTS_MAX = 100
 SERIES_EXAMPLE: dict[str, Any] = {
@@ -154,36 +154,22 @@ class Look:
     stretches: dict[tuple[str, int], Stretch]
 
 
-class Lookout:
-    """Counts for all who look, once a second at most."""
-
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._last: Look | None = None
-        self._counting = asyncio.Lock()
-
-    async def look(self) -> Look:
-        """What there is, at most `LOOK_S` old."""
-        async with self._counting:
-            last = self._last
-            if last is None or self._desk.clock() - last.counted_at >= LOOK_S:
-                last = self._last = await self._counted()
-            return last
-
-    async def _counted(self) -> Look:
-        desk, stretches = self._desk, dict[tuple[str, int], Stretch]()
-        line = list(desk.scheduler.waiting.values())
-        for begin in range(0, len(line), STEP):
-            if begin:
-                await asyncio.sleep(0)
-            _stretch(line[begin : begin + STEP], stretches)
-        # Counted without a pause, after the long way through the line: it is what is shown.
-        return Look(desk.wall(), desk.clock(), picture_of(desk.scheduler), stretches)
+async def counted(desk: Desk) -> Look:
+    """All that waits and runs, at once."""
+    stretches = dict[tuple[str, int], Stretch]()
+    line = list(desk.scheduler.waiting.values())
+    for begin in range(0, len(line), STEP):
+        if begin:
+            await asyncio.sleep(0)
+        _stretch(line[begin : begin + STEP], stretches)
+    # Counted without a pause, after the long way through the line: it is what is shown.
+    return Look(desk.wall(), desk.clock(), picture_of(desk.scheduler), stretches)
 
 
 def router(desk: Desk) -> APIRouter:
     """The routes under `/overview`."""
-    routes, lookout = APIRouter(prefix="/overview", tags=["overview"]), Lookout(desk)
+    routes = APIRouter(prefix="/overview", tags=["overview"])
+    lookout = Lookout(partial(counted, desk), desk.clock)
 
     @routes.get("", summary="What waits and runs, by tier and tenant", responses=documented())
     async def overview(asked: Annotated[OverviewAsked, Query()]) -> Overview:

@@ -50,6 +50,19 @@ DRAINED = "drained"
 """Field of a replica's record; a record without url and dns is that flag of a configured one."""
 
 
+AUTOSCALE = "autoscale"
+"""Its value where the autoscaler drained it, and not an operator."""
+
+
+def marking(record: Record | None, name: str, mark: bool | str) -> Write:
+    """What drains a replica, by a true mark, or uses it again; `record`: what is kept of it."""
+    body = {key: value for key, value in record.body.items() if key != DRAINED} if record else {}
+    if mark:
+        body[DRAINED] = mark
+    version = record.version if record else 0
+    return Write(kind="replica", id=name, body=body or None, expected=version)
+
+
 def records_of(records: Iterable[Record], kind: Kind) -> Mapping[str, Record]:
     """The records of one kind by their id."""
     return {record.id: record for record in records if record.kind == kind}
@@ -61,7 +74,16 @@ def is_address(body: Mapping[str, Any]) -> bool:
 
 
 def drained_names(records: Iterable[Record]) -> frozenset[str]:
-    """Replicas that an operator drained: to be told to the scheduler after each start."""
+    """Replicas that somebody drained: to be told to the scheduler after each start."""
     return frozenset(
         record.id for record in records if record.kind == "replica" and record.body.get(DRAINED)
+    )
+
+
+def resting_names(records: Iterable[Record]) -> frozenset[str]:
+    """Those of them that the autoscaler drained: it uses them again where more are wanted."""
+    return frozenset(
+        record.id
+        for record in records
+        if record.kind == "replica" and record.body.get(DRAINED) == AUTOSCALE
     )

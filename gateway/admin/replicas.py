@@ -18,7 +18,7 @@ from gateway.admin.problems import (
     TakenError,
     documented,
 )
-from gateway.admin.registry import DRAINED, is_address, records_of
+from gateway.admin.registry import DRAINED, is_address, marking, records_of, resting_names
 from gateway.admin.replica_views import ReplicaView, address_fields, live_view
 from gateway.errors import BadRequestError
 from gateway.settings_document import Name, ReplicaSection
@@ -119,7 +119,8 @@ async def _mark(shelf: "Shelf", request: Request, name: str, *, is_drained: bool
         raise BadRequestError(text, param="name")
     told = view.model_copy(update={"is_drained": is_drained, "version": None, "live": None})
     body = told.model_dump_json().encode()
-    if view.is_drained != is_drained:
+    # What an operator drains stays so, also where the autoscaler had done it before.
+    if view.is_drained != is_drained or (is_drained and shelf.rests(name)):
         deed = shelf.desk.deed(request, "replica.drain" if is_drained else "replica.undrain")
         write = shelf.marking(name, is_drained=is_drained)
         await shelf.desk.registry.change([write], deed, answer_of(request, 200, body))
@@ -189,14 +190,11 @@ class Shelf:
 
     def marking(self, name: str, *, is_drained: bool) -> Write:
         """What drains a replica, or uses it again."""
-        record = self._records().get(name)
-        body = (
-            {key: value for key, value in record.body.items() if key != DRAINED} if record else {}
-        )
-        if is_drained:
-            body[DRAINED] = True
-        version = record.version if record else 0
-        return Write(kind="replica", id=name, body=body or None, expected=version)
+        return marking(self._records().get(name), name, is_drained)
+
+    def rests(self, name: str) -> bool:
+        """Whether the autoscaler drained it."""
+        return name in resting_names(self.desk.registry.contents.records)
 
     def _records(self) -> dict[str, Record]:
         return dict(records_of(self.desk.registry.contents.records, "replica"))

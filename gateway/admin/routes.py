@@ -18,6 +18,7 @@ from gateway.admin import (
     replicas,
     requests,
     scale,
+    user_lines,
 )
 from gateway.admin.console_pages import console_pages
 from gateway.admin.desk import Desk
@@ -55,7 +56,7 @@ def door(
 
     app.include_router(pages.router(metrics, document))
     app.include_router(playground.router(generation))
-    for each in (overview, replicas, queues, requests, scale, audit, event_stream):
+    for each in (overview, user_lines, replicas, queues, requests, scale, audit, event_stream):
         app.include_router(each.router(desk), prefix=PREFIX)
     for router in more:
         app.include_router(router, prefix=PREFIX)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.admin.desk import Desk
 from gateway.admin.fellows import Inquiry, part_of
 from gateway.admin.paging import Listing, Page, page_of
-from gateway.admin.problems import documented
+from gateway.admin.problems import NotFoundError, documented
 from gateway.core.advice import fleet_signal
 from gateway.core.pool import Pool
 
@@ -47,8 +47,36 @@ class AdviceView(BaseModel):
     waiting: int = Field(description="Requests that wait.")
 
 
+class TargetView(BaseModel):
+    """One number for whoever scales."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "object": "scale.target", "model": "llama-3-8b", "target": 3, "advised": 3,
+                "usable": 2,
+            }
+        }
+    )  # fmt: skip
+    object: Literal["scale.target"] = "scale.target"
+    model: str
+    target: int = Field(
+        description="How many replicas there should be; what there is while nothing was advised."
+    )
+    advised: int | None = Field(description="Null: nothing was advised yet.")
+    usable: int = Field(description="Those that take anything new.")
+
+
+class TargetAsked(BaseModel):
+    """For which model."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: Annotated[str, Field(max_length=256)]
+
+
 def router(desk: Desk) -> APIRouter:
-    """The route `/scale`."""
+    """The routes under `/scale`."""
     routes, inquiry = APIRouter(prefix="/scale", tags=["scale"]), Inquiry(desk.fellows)
 
     @routes.get("", summary="How many replicas there should be", responses=documented())
@@ -63,7 +91,32 @@ def router(desk: Desk) -> APIRouter:
             otherwise=[] if part_of(request) else _listed(desk, others, page).data,
         )  # fmt: skip
 
+    @routes.get(
+        "/target", summary="The same of one model, as one number", responses=documented(404)
+    )
+    async def target(
+        asked: Annotated[TargetAsked, Query()], request: Request, response: Response
+    ) -> TargetView:
+        told = await inquiry.pictured(request, response, asked.model, "")
+        return (
+            _target(desk, asked.model) if told is None else TargetView.model_validate(told.json())
+        )
+
     return routes
+
+
+def _target(desk: Desk, model: str) -> TargetView:
+    pool = desk.scheduler.pool_by_model.get(model)
+    if pool is not None:
+        usable = sum(each.is_usable for each in pool.replicas.values())
+        advised = pool.advisor.advised
+        target = usable if advised is None else advised
+        return TargetView(model=model, target=target, advised=advised, usable=usable)
+    settings = desk.settings()
+    if model not in {each.name for each in settings.models}:
+        raise NotFoundError("model", model)
+    # It has no replica now, and nobody asked for it: scaled to none, it stays an answer.
+    return TargetView(model=model, target=settings.scaling.min, advised=None, usable=0)
 
 
 def _leads(desk: Desk, pool: Pool) -> bool:
@@ -75,12 +128,13 @@ def _listed(desk: Desk, pools: Iterable[Pool], page: Page) -> Listing[AdviceView
     now = desk.clock()
     found = page_of(
         pools, page, key=lambda pool: tuple(sorted(pool.models)[:1]),
-        view=lambda pool: _view(pool, now),
+        view=lambda pool: advice_view(pool, now),
     )  # fmt: skip
     return Listing[AdviceView](**found)
 
 
-def _view(pool: Pool, now: float) -> AdviceView:
+def advice_view(pool: Pool, now: float) -> AdviceView:
+    """What is advised for the pool at `now`, and by what."""
     usable = [each for each in pool.replicas.values() if each.is_usable]
     scaling, said = pool.policy.scaling, pool.advisor.snapshot(now)
     return AdviceView(

@@ -79,7 +79,9 @@ class Application:
         self._meters = meters
         self._faults = faults
         self._generations = Generations(options, card, driver=driver, faults=faults)
-        self._operations = Operations(card, driver=driver, meters=meters, faults=faults)
+        self._operations = Operations(
+            card, driver=driver, meters=meters, faults=faults, can_sleep=options.sleep_mode
+        )
         self._routes = self._operations.routes() | self._inference_routes()
 
     @property

@@ -16,6 +16,9 @@ class FaultKind(StrEnum):
     """Connections are refused, idle ones closed. VALUE: seconds, 0 until cleared."""
     FREEZE = "freeze"
     """Engine steps stop while /health stays 200. VALUE: seconds, 0 until cleared."""
+    ASLEEP = "asleep"
+    """Its memory is given back: engine steps stop while all else answers, until it is woken.
+    /sleep and /wake_up switch it too."""
     UNHEALTHY = "unhealthy"
     """/health answers 503."""
     TERMINATE = "terminate"
@@ -179,7 +182,8 @@ class Faults:
         if not self._active:
             return False
         dead = FaultKind.CORE_DEAD in self._active
-        return dead or self._has_lapsed(FaultKind.TERMINATE) or self.is_active(FaultKind.FREEZE)
+        rests = FaultKind.ASLEEP in self._active or self.is_active(FaultKind.FREEZE)
+        return dead or rests or self._has_lapsed(FaultKind.TERMINATE)
 
     @property
     def is_refusing(self) -> bool:

@@ -25,19 +25,34 @@ Routes = dict[str, dict[str, Route]]
 class Operations:
     """What an operator or a probe asks one emulator."""
 
-    def __init__(self, card: Card, *, driver: Driver, meters: Meters, faults: Faults) -> None:
+    def __init__(
+        self,
+        card: Card,
+        *,
+        driver: Driver,
+        meters: Meters,
+        faults: Faults,
+        can_sleep: bool = False,
+    ) -> None:
+        """`can_sleep`: with the routes of vLLM's sleep mode."""
         self.in_flight = 0
         """Requests for inference that are not yet answered."""
         self._card = card
         self._driver = driver
         self._meters = meters
         self._faults = faults
+        self._can_sleep = can_sleep
         self._created = time.time()
         self._stale_metrics: bytes | None = None
 
     def routes(self) -> Routes:
         """All of them."""
-        return {
+        sleeping: Routes = {
+            "/sleep": {"POST": self._sleep},
+            "/wake_up": {"POST": self._wake_up},
+            "/is_sleeping": {"GET": self._is_sleeping},
+        }
+        return (sleeping if self._can_sleep else {}) | {
             "/v1/models": {"GET": self._models},
             "/health": {"GET": self._health},
             "/ping": {"GET": self._health, "POST": self._health},
@@ -57,6 +72,18 @@ class Operations:
 
     async def _version(self, exchange: Exchange) -> None:
         await exchange.answer(200, b'{"version":"0.32.0"}')
+
+    async def _sleep(self, exchange: Exchange) -> None:
+        self._faults.inject(FaultKind.ASLEEP)
+        await exchange.answer(200, b"")
+
+    async def _wake_up(self, exchange: Exchange) -> None:
+        self._faults.clear(FaultKind.ASLEEP)
+        await exchange.answer(200, b"")
+
+    async def _is_sleeping(self, exchange: Exchange) -> None:
+        is_asleep = self._faults.is_active(FaultKind.ASLEEP)
+        await exchange.answer(200, orjson.dumps({"is_sleeping": is_asleep}))
 
     async def _load(self, exchange: Exchange) -> None:
         await exchange.answer(200, b'{"server_load":%d}' % self.in_flight)

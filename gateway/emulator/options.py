@@ -32,6 +32,8 @@ class EmulatorOptions:
     """With so many sequences waiting and running, requests are answered 503."""
     embeddings: bool = False
     """Serve the routes that generate nothing: embeddings, scores, ranks, classes, pooling."""
+    sleep_mode: bool = False
+    """Whether it can be put to sleep and woken, as vLLM can in its development mode."""
     seed: int = 0
     """Of sampling without a seed, and of the output jitter."""
     output_jitter: float = 0.0

@@ -19,7 +19,8 @@ KEYS = [{"tenant": "acme", "user": "alice", "key_sha256": key_hash(KEY.encode())
 REPLICAS = "/admin/v1/replicas"
 GUARDED = [
     REPLICAS, "/admin/v1/queues", "/admin/v1/requests", "/admin/v1/scale", "/admin/v1/audit",
-    "/admin/v1/events", "/admin/v1/overview", "/admin/v1/overview/history", "/metrics", "/docs",
+    "/admin/v1/events", "/admin/v1/overview", "/admin/v1/overview/history",
+    "/admin/v1/overview/users", "/metrics", "/docs",
     "/openapi.json",
 ]  # fmt: skip
 TARGETS = [

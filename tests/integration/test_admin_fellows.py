@@ -168,6 +168,10 @@ async def test_advice_is_told_once_and_by_who_leads(house: House) -> None:
     for at in range(GATEWAYS):
         (advice,) = await house.data(at, SCALE)
         assert (advice["models"], advice["waiting"]) == (["raw"], 3)
+        target = (await house.told(at, f"{SCALE}/target", model="raw")).json()
+        (later,) = await house.data(at, SCALE)
+        assert target["advised"] in (advice["advised"], later["advised"])
+        assert (type(target["target"]), target["usable"]) == (int, 1)
 
 
 async def test_metrics_of_queues_are_told_by_who_leads(house: House) -> None:

@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 from gateway.admin.console_pages import console_pages
-from gateway.admin.overview import LOOK_S, TENANTS_MAX
+from gateway.admin.lookout import LOOK_S
+from gateway.admin.overview import TENANTS_MAX
 from gateway.emulator.options import EmulatorOptions
 from gateway.emulator.server import Emulator, running_emulator
 from gateway.tenancy.keys import key_hash
@@ -265,6 +266,13 @@ async def test_the_overview_tells_who_waits_how_long_and_what_would_be_fair(
     (row,) = beta["tiers"]
     assert (row["name"], row["waiting"]) == ("background", 2)
     assert row["position"] >= 2
+    users = (await http.get(f"{OVERVIEW}/users", headers=AS_ADMIN)).json()
+    alice, bob = users["users"]
+    assert (alice["tenant"], alice["waiting"], alice["running"]) == ("acme", 2, 1)
+    assert (bob["tenant"], bob["waiting"], bob["running"], bob["position"]) == ("beta", 2, 0, 4)
+    only: dict[str, str | int] = {"tenant": "beta", "limit": 1}
+    users = (await http.get(f"{OVERVIEW}/users", params=only, headers=AS_ADMIN)).json()
+    assert ([each["tenant"] for each in users["users"]], users["users_more"]) == (["beta"], 0)
     one = (await http.get(OVERVIEW, params={"tenant": "beta"}, headers=AS_ADMIN)).json()
     assert [each["name"] for each in one["tenants"]] == ["beta"]
     first = (await http.get(OVERVIEW, params={"limit": 1}, headers=AS_ADMIN)).json()

@@ -34,6 +34,7 @@ from gateway.admin.replica_views import ReplicaView
 from gateway.admin.replicas import NewReplica
 from gateway.admin.requests import Ended, RequestView
 from gateway.admin.scale import AdviceView
+from gateway.admin.user_lines import UsersOverview
 from gateway.api.described import FIELDS, GENERATION
 from gateway.api.routes import ROUTES
 from gateway.core.explain import Explanation, FlowTags, ReplicaVerdict
@@ -244,7 +245,7 @@ async def test_every_answer_of_operators_routes_has_an_example(place: Place) -> 
 
 @pytest.mark.parametrize(
     "model", [ReplicaView, QueueView, ExplanationView, RequestView, Ended, AdviceView, AuditView,
-              NewReplica, Overview, HistoryView],
+              NewReplica, Overview, HistoryView, UsersOverview],
 )  # fmt: skip
 def test_examples_are_what_they_are_examples_of(model: type[BaseModel]) -> None:
     """One that was not kept up with its fields misleads whoever copies it."""
