@@ -17,6 +17,7 @@ from tests.e2e.containers.engine import Engine, running_engine
 from tests.e2e.containers.stack import (
     ENGINES,
     GATEWAY,
+    UP_S,
     Stack,
     chat,
     running_stack,
@@ -188,7 +189,8 @@ def test_what_operators_change_outlives_the_container(stack: Stack) -> None:
     body = {"name": "kept"}
     made = httpx.post(f"{stack.url}/admin/v1/tenants", headers=admin, json=body, timeout=5)
     assert made.status_code == 201, made.text
-    stack.compose("up", "--detach", "--wait", "--force-recreate", "--no-deps", "-t", "0", GATEWAY)
+    again = ("--force-recreate", "--no-deps", "--timeout", "0")
+    stack.compose("up", "--detach", "--wait", *again, GATEWAY, timeout_s=UP_S)
     found = httpx.get(f"{stack.url}/admin/v1/tenants/kept", headers=admin, timeout=5)
     assert found.status_code == 200, found.text
     wait_until(lambda: all(stack.up_by_replica().values()), "both up again", timeout_s=10)
