@@ -20,14 +20,15 @@ COPY pyproject.toml README.md LICENSE ./
 COPY gateway gateway
 RUN /opt/build/bin/python -m hatchling build -t wheel -d /dist \
     && python -m pip --python /opt/fairgate/bin/python install --no-deps --no-index /dist/*.whl
-COPY deploy/healthcheck.py /opt/fairgate/
+COPY deploy/healthcheck.py deploy/alert_log.py deploy/sbom.py /opt/fairgate/
 
 FROM ${PYTHON_IMAGE}
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="fairgate" \
       org.opencontainers.image.description="The fair, SLA-tiered front door of a self-hosted LLM fleet" \
       org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.revision="${REVISION}"
+      org.opencontainers.image.revision="${REVISION}" \
+      org.fairgate.sbom="/opt/fairgate/sbom.cdx.json"
 
 # Slim images come without the standard library's bytecode, and the process below may not write it.
 RUN python -m compileall -q /usr/local/lib/python3.*/ -x '/(test|tests|idlelib|lib2to3|turtledemo)/' \
@@ -36,6 +37,9 @@ RUN python -m compileall -q /usr/local/lib/python3.*/ -x '/(test|tests|idlelib|l
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent \
         --shell /usr/sbin/nologin fairgate
 COPY --from=build /opt/fairgate /opt/fairgate
+# What it is made of, and the one folder that a volume gives it to keep things in.
+RUN /opt/fairgate/bin/python -I /opt/fairgate/sbom.py > /opt/fairgate/sbom.cdx.json \
+    && install -d -o 10001 -g 10001 -m 0750 /var/lib/fairgate
 
 # All interfaces of the container: without keys the gateway refuses that, and says so.
 ENV PATH="/opt/fairgate/bin:${PATH}" \
@@ -45,7 +49,7 @@ ENV PATH="/opt/fairgate/bin:${PATH}" \
 USER 10001:10001
 EXPOSE 8080
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=5s --timeout=3s --start-period=15s --retries=3 \
+HEALTHCHECK --interval=5s --timeout=3s --start-period=60s --retries=3 \
     CMD ["python", "-IS", "/opt/fairgate/healthcheck.py"]
 ENTRYPOINT ["fairgate"]
 CMD ["serve"]

@@ -22,7 +22,7 @@ COMPILED := $(wildcard gateway/core/*.py) \
 		frames.py json_text.py sse.py takers.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check compile bench sim mutants e2e e2e-containers soak chaos lock clean
+.PHONY: help setup demo test check compile bench sim mutants e2e e2e-containers soak chaos chart docs lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*[#]# /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -65,11 +65,18 @@ chaos: .venv/.installed-dev ## a hundred schedules of failing engines, lines and
 	$(BIN)/pytest -q -m chaos tests/chaos $(ARGS)
 	$(if $(ARGS),,$(BIN)/pytest -q -m chaos tests/simulation)
 
-lock: .venv/.installed-dev ## both lock files anew, after a change of pyproject.toml
+chart: .venv/.installed-dev build/chart/.done ## the Helm chart, rendered and held against schemas
+	$(BIN)/pytest -q -m chart tests/e2e/chart $(ARGS)
+
+docs: build/docs/.installed ## the documents as a site in build/docs/site, every link checked
+	NO_MKDOCS_2_WARNING=1 build/docs/venv/bin/mkdocs build --strict $(ARGS)
+
+lock: .venv/.installed-dev ## all lock files anew, after a change of pyproject.toml
 	$(PIP) install 'uv>=0.13'
 	$(COMPILE) --output-file requirements.lock pyproject.toml
 	$(COMPILE) --output-file requirements-dev.lock --extra dev --extra otel --extra plots pyproject.toml
 	printf 'hatchling>=1.27\n' | $(COMPILE) - --output-file deploy/requirements-build.lock
+	printf 'mkdocs-material>=9.7\npymdown-extensions>=10\n' | $(COMPILE) - --output-file deploy/site/requirements.lock
 
 clean: ## caches and build outputs; .venv stays
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
@@ -89,6 +96,14 @@ build/compiled/.done: $(COMPILED) | .venv/.installed-dev
 		../../$(BIN)/mypyc $(COMPILED) >mypyc.log 2>&1 || \
 		{ tail -n 30 mypyc.log; exit 1; }
 	@touch -r build/compiled/.begun $@ # what was edited meanwhile is newer
+
+build/chart/.done: tests/e2e/chart/tools.sh
+	sh $< $(PYTHON)
+
+build/docs/.installed: deploy/site/requirements.lock
+	rm -rf build/docs && $(PYTHON) -m venv build/docs/venv
+	build/docs/venv/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r $<
+	@touch $@
 
 # --universal: one lock for every platform and Python from 3.11 on; no header: no address of an index.
 COMPILE = $(BIN)/python -m uv pip compile --quiet --universal --python-version 3.11 \

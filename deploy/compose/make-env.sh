@@ -24,11 +24,12 @@ fi
 
 api_key=fg-$(random)
 admin_key=fgadm-$(random)
+prometheus_key=fgadm-$(random)
 umask 077
 cat > "$file" <<END
 # Who may call: hand this key to a client.
 GATEWAY_API_KEY=$api_key
-# For /metrics and /docs.
+# For operators: the console, /admin/v1, /metrics and /docs.
 GATEWAY_ADMIN_KEY=$admin_key
 
 # What the gateway is given: one entry a key, by its hash. "fairgate keys create" makes further ones.
@@ -38,7 +39,16 @@ GATEWAY_ADMIN_KEY_SHA256=$(sha256 "$admin_key")
 # Between gateway and vLLM.
 VLLM_API_KEY=$(random)
 
+# For the profile observability: what Prometheus shows the gateway, and who may enter Grafana (as admin).
+PROMETHEUS_KEY=$prometheus_key
+PROMETHEUS_KEY_SHA256=$(sha256 "$prometheus_key")
+GRAFANA_ADMIN_PASSWORD=$(random)
+# ALERT_WEBHOOK_URL=
+
 # COMPOSE_PROFILES=gpu
+# COMPOSE_PROFILES=cluster,observability
+# PROMETHEUS_CONFIG=./deploy/compose/prometheus.cluster.yml
+# CLUSTER_CONFIG=./deploy/compose/fairgate.yaml
 # GATEWAY_BIND=0.0.0.0
 # GATEWAY_PORT=8080
 # MODEL=Qwen/Qwen2.5-7B-Instruct

@@ -4,7 +4,7 @@ The tests share one stack; the last one stops it.
 """
 
 import itertools
-import re
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -14,11 +14,19 @@ import httpx
 import pytest
 
 from tests.e2e.containers.engine import Engine, running_engine
-from tests.e2e.containers.stack import ENGINES, GATEWAY, Stack, chat, running_stack, wait_until
+from tests.e2e.containers.stack import (
+    ENGINES,
+    GATEWAY,
+    UP_S,
+    Stack,
+    chat,
+    running_stack,
+    wait_until,
+)
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(1800)]
 
-SERVICES = (GATEWAY, *ENGINES, "redis")
+SERVICES = (GATEWAY, *ENGINES)
 IMAGE_MB_MAX = 450
 UP_S_MAX = 60
 FROZEN_S_MAX = 25
@@ -40,8 +48,8 @@ def engine() -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def stack(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """The containers of profiles cpu and cluster, all healthy."""
-    with running_stack(engine, tmp_path_factory.mktemp("compose")) as running:
+    """The containers of the profile cpu, all healthy."""
+    with running_stack(engine, tmp_path_factory.mktemp("compose"), profiles=("cpu",)) as running:
         yield running
 
 
@@ -142,7 +150,7 @@ def test_only_the_gateway_reaches_the_engines(stack: Stack) -> None:
     by_address = {f"{stack.address(service, 'engines')}:8000" for service in ENGINES}
     everything = by_name | by_address
     assert stack.reached_from(stack.network("engines"), *everything) == everything
-    for outside in ("bridge", stack.network("front"), stack.network("store")):
+    for outside in ("bridge", stack.network("front")):
         assert stack.reached_from(outside, *everything) == set()
     for service in ENGINES:
         assert "HostPort" not in stack.inspected(service, "{{json .NetworkSettings.Ports}}")
@@ -175,14 +183,29 @@ def test_a_frozen_engine_is_left_out_until_it_answers_again(stack: Stack) -> Non
     wait_until(lambda: all(stack.up_by_replica().values()), "both up again", timeout_s=10)
 
 
-def test_the_store_keeps_what_it_is_given_and_evicts_nothing(stack: Stack) -> None:
-    """Keys and budgets that vanish by themselves would be noticed by an auditor first."""
-    ask = ("redis", "redis-cli")
-    assert "noeviction" in stack.inside(*ask, "config", "get", "maxmemory-policy")
-    assert re.search(r"\byes\b", stack.inside(*ask, "config", "get", "appendonly"))
-    stack.inside(*ask, "set", "kept", "1")
-    stack.compose("restart", "redis")
-    wait_until(lambda: stack.inside(*ask, "get", "kept").strip() == "1", "the value", timeout_s=10)
+def test_what_operators_change_outlives_the_container(stack: Stack) -> None:
+    """A key that is gone after an update locks out whoever was given it."""
+    admin = {"authorization": f"Bearer {stack.secrets['GATEWAY_ADMIN_KEY']}"}
+    body = {"name": "kept"}
+    made = httpx.post(f"{stack.url}/admin/v1/tenants", headers=admin, json=body, timeout=5)
+    assert made.status_code == 201, made.text
+    again = ("--force-recreate", "--no-deps", "--timeout", "0")
+    stack.compose("up", "--detach", "--wait", *again, GATEWAY, timeout_s=UP_S)
+    found = httpx.get(f"{stack.url}/admin/v1/tenants/kept", headers=admin, timeout=5)
+    assert found.status_code == 200, found.text
+    wait_until(lambda: all(stack.up_by_replica().values()), "both up again", timeout_s=10)
+
+
+def test_the_image_says_what_it_is_made_of(stack: Stack) -> None:
+    """Who hears of a hole in a library looks here whether we have it."""
+    label = stack.engine.docker(
+        "image", "inspect", "-f", '{{index .Config.Labels "org.fairgate.sbom"}}', stack.image
+    )
+    bill = json.loads(stack.inside(GATEWAY, "cat", label.strip()))
+    names = {each["name"] for each in bill["components"]}
+    assert {"uvicorn", "uvloop", "libc6", "cpython"} <= names
+    assert len(names) > 80
+    assert bill["metadata"]["component"]["name"] == "fairgate"
 
 
 def test_without_keys_the_image_refuses_to_serve(stack: Stack) -> None:

@@ -1,5 +1,6 @@
 """The compose file and its configurations, read as files: what they promise without an engine."""
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,16 @@ from gateway.upstream.probe import KEEPALIVE_S
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-GATEWAYS = ["gateway", "gateway-cpu"]
+ALONE = ["gateway", "gateway-cpu"]
+CLUSTERED = ["gateway-0", "gateway-1", "gateway-2"]
+GATEWAYS = ALONE + CLUSTERED
+WATCHERS = ["prometheus", "alertmanager", "alerts", "grafana"]
 ENGINES_BY_PROFILE = {"gpu": ["vllm-0", "vllm-1"], "cpu": ["emulator-0", "emulator-1"]}
 VLLMS = ENGINES_BY_PROFILE["gpu"]
 ENGINES = [name for names in ENGINES_BY_PROFILE.values() for name in names]
+needs_watching = pytest.mark.skipif(
+    not (ROOT / "deploy" / "prometheus").is_dir(), reason="deploy/prometheus is not there"
+)
 ROOT_BY_NEED = {"fetch"}
 """A new volume belongs to root; what fills it runs once and serves nobody."""
 
@@ -81,10 +88,31 @@ def test_engines_are_alone_with_the_gateway(service: str) -> None:
     assert sorted(joined) == sorted(GATEWAYS + ENGINES)
 
 
-@pytest.mark.parametrize("gateway", GATEWAYS)
-def test_the_gateway_is_published_on_this_machine_only(gateway: str) -> None:
+@pytest.mark.parametrize("door", [*ALONE, "balancer"])
+def test_the_gateway_is_published_on_this_machine_only(door: str) -> None:
     """Who wants it elsewhere says so; Docker opens ports past most firewalls."""
-    assert SERVICES[gateway]["ports"] == ["${GATEWAY_BIND:-127.0.0.1}:${GATEWAY_PORT:-8080}:8080"]
+    assert SERVICES[door]["ports"] == ["${GATEWAY_BIND:-127.0.0.1}:${GATEWAY_PORT:-8080}:8080"]
+
+
+def test_nothing_else_is_published_beyond_this_machine() -> None:
+    """Prometheus and Alertmanager ask nobody for a key."""
+    for name in SERVICES.keys() - {*ALONE, "balancer"}:
+        for port in SERVICES[name].get("ports", []):
+            assert port.startswith("127.0.0.1:"), name
+
+
+@needs_watching
+def test_no_file_that_is_mounted_is_missing() -> None:
+    """Docker would make a folder in its place, and the service would not start for it."""
+    found = [
+        mount["source"]
+        for options in SERVICES.values()
+        for mount in options.get("volumes", [])
+        if isinstance(mount, dict) and mount["type"] == "bind"
+    ]
+    paths = {source.partition(":-")[2].removesuffix("}") or source for source in found}
+    assert len(paths) > 5
+    assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
 @pytest.mark.parametrize("service", VLLMS)
@@ -108,8 +136,81 @@ def test_the_gateway_stops_first_and_has_its_time(gateway: str) -> None:
     shutdown = ShutdownSection()
     needed_s = shutdown.lag_s + shutdown.limit_s + END_S + FLUSH_S + TASKS_S + LIFESPAN_S + HURRY_S
     assert seconds(SERVICES[gateway]["stop_grace_period"]) > needed_s
-    (profile,) = SERVICES[gateway]["profiles"]
-    assert SERVICES[gateway]["depends_on"] == ENGINES_BY_PROFILE[profile]
+    if gateway in ALONE:
+        (profile,) = SERVICES[gateway]["profiles"]
+        assert SERVICES[gateway]["depends_on"] == ENGINES_BY_PROFILE[profile]
+    else:
+        assert set(SERVICES[gateway]["depends_on"]) == {"redis", *ENGINES}
+
+
+def test_the_balancer_stops_before_the_gateways_and_waits_for_their_streams() -> None:
+    """Otherwise `down` in working hours cuts off whoever came through it."""
+    balancer, shutdown = SERVICES["balancer"], ShutdownSection()
+    assert balancer["depends_on"] == CLUSTERED
+    assert balancer["stop_signal"] == "SIGUSR1"
+    config = (ROOT / "deploy" / "compose" / "haproxy.cfg").read_text()
+    (hard_stop,) = re.findall(r"hard-stop-after (\w+)", config)
+    assert shutdown.lag_s + shutdown.limit_s < seconds(hard_stop)
+    assert seconds(hard_stop) < seconds(balancer["stop_grace_period"])
+    for gateway in CLUSTERED:
+        assert config.count(f"server {gateway} {gateway}:8080") == 2
+
+
+def test_the_balancer_learns_in_time_that_a_gateway_leaves() -> None:
+    """What it sends after the lag is refused."""
+    config = (ROOT / "deploy" / "compose" / "haproxy.cfg").read_text()
+    assert config.count("check inter 1s fastinter 500ms fall 2") == 2
+    assert ShutdownSection().lag_s > 2 * (1.0 + 0.5)
+
+
+def test_gateways_of_the_cluster_are_one() -> None:
+    """Two of the same name, or with stores of their own, would be none."""
+    environments = [SERVICES[name]["environment"] for name in CLUSTERED]
+    assert [each["FAIRGATE_REDIS__NAME"] for each in environments] == CLUSTERED
+    for each in environments:
+        assert each["FAIRGATE_REDIS__URL"] == "redis://redis:6379/0"
+        assert each["FAIRGATE_STORE__URL"].startswith("redis://redis:6379/")
+    words = " ".join(SERVICES["redis"]["command"])
+    assert "--appendonly yes" in words
+    assert "--maxmemory-policy noeviction" in words
+    assert SERVICES["redis"]["networks"] == ["store"]
+    joined = {name for name, options in SERVICES.items() if "store" in options["networks"]}
+    assert joined == {"redis", *GATEWAYS}
+
+
+@pytest.mark.parametrize("service", WATCHERS)
+def test_who_watches_is_far_from_engines_and_store(service: str) -> None:
+    """Grafana is a large program that people log into."""
+    assert set(SERVICES[service]["networks"]) <= {"front", "watch"}
+    assert SERVICES[service]["profiles"] == ["observability"]
+
+
+@needs_watching
+def test_prometheus_of_the_cluster_differs_only_in_whom_it_asks() -> None:
+    """Two files of which one is forgotten would alert on different things."""
+    one, three = (
+        yaml.safe_load((ROOT / path).read_text())
+        for path in ("deploy/prometheus/prometheus.yml", "deploy/compose/prometheus.cluster.yml")
+    )
+    (job,), (job_of_three,) = one["scrape_configs"], three["scrape_configs"]
+    assert job_of_three.pop("static_configs") == [{"targets": [f"{n}:8080" for n in CLUSTERED]}]
+    assert job.pop("static_configs") == [{"targets": ["gateway:8080"]}]
+    assert three == one
+    entrypoint = " ".join(SERVICES["prometheus"]["entrypoint"])
+    assert f"> {job['authorization']['credentials_file']};" in entrypoint
+
+
+def test_alerts_reach_somebody_from_the_start() -> None:
+    """An Alertmanager that tells nobody looks just like one with nothing to tell."""
+    config = yaml.safe_load((ROOT / "deploy" / "compose" / "alertmanager.yml").read_text())
+    (receiver,) = config["receivers"]
+    (webhook,) = receiver["webhook_configs"]
+    assert config["route"]["receiver"] == receiver["name"]
+    (command,) = SERVICES["alertmanager"]["command"]
+    assert f"s|{webhook['url']}|" in command
+    url = SERVICES["alertmanager"]["environment"]["WEBHOOK_URL"]
+    assert url == "${ALERT_WEBHOOK_URL:-http://alerts:8080/}"
+    assert SERVICES["alerts"]["command"] == ["8080"]
 
 
 def test_each_vllm_has_a_gpu_of_its_own() -> None:
@@ -134,6 +235,8 @@ def test_the_configuration_fits_the_containers(
         "FAIRGATE_LISTEN__HOST": "0.0.0.0",  # noqa: S104 - the container's own network
         "FAIRGATE_KEYS": secrets["GATEWAY_KEYS"],
         "FAIRGATE_ADMIN__KEY_SHA256": secrets["GATEWAY_ADMIN_KEY_SHA256"],
+        "FAIRGATE_ADMIN__KEYS": "[{name: prometheus, key_sha256: "
+        f"{secrets['PROMETHEUS_KEY_SHA256']}}}]",
         "VLLM_API_KEY": secrets["VLLM_API_KEY"],
     }
     path = ROOT / "deploy" / "compose" / file

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 HERE = Path(__file__).resolve().parent
 BASE_IMAGE = "python:3.12-slim"
 DEBIAN_IMAGE = "debian:bookworm-slim"
-REDIS_STAND_IN = "fairgate-test-redis:local"
+STAND_INS = "fairgate-test-{}:local"
 ASK_S = 20
 BUILD_S = 900
 """A first build fetches some forty packages over whatever line there is."""
@@ -52,13 +52,13 @@ class Engine:
             check=False,
         )
 
-    def redis_image(self) -> str | None:
-        """The image to put in Redis' place; None: the one that the compose file names."""
+    def stand_in(self, name: str) -> str | None:
+        """What stands in for an image, from NAME.Dockerfile; None: the file's own can be had."""
         if self.has_registry:
             return None
-        dockerfile = str(HERE / "redis.Dockerfile")
-        self.docker("build", "-q", "-t", REDIS_STAND_IN, "-f", dockerfile, ".", timeout_s=BUILD_S)
-        return REDIS_STAND_IN
+        tag, dockerfile = STAND_INS.format(name), str(HERE / f"{name}.Dockerfile")
+        self.docker("build", "-q", "-t", tag, "-f", dockerfile, ".", timeout_s=BUILD_S)
+        return tag
 
 
 @contextmanager

@@ -14,7 +14,6 @@ import httpx
 
 from tests.e2e.containers.engine import BUILD_S, ROOT, Engine
 
-PROFILES = ("--profile", "cpu", "--profile", "cluster")
 GATEWAY = "gateway-cpu"
 ENGINES = ("emulator-0", "emulator-1")
 UP_S = 120
@@ -43,11 +42,14 @@ class Stack:
     """The running containers, and the client's side of the gateway."""
 
     engine: Engine
+    profiles: tuple[str, ...]
     project: str
     image: str
     env_file: Path
     secrets: Mapping[str, str]
     url: str
+    prometheus_url: str
+    """Where Prometheus is, in the profile `observability`."""
     up_s: float
     """From images that are built to all health checks passed."""
 
@@ -101,8 +103,13 @@ class Stack:
         return {name.rpartition("-")[0]: bool(replica["up"]) for name, replica in found}
 
     def _compose(self) -> tuple[str, ...]:
-        project = ("--project-name", self.project, "--env-file", str(self.env_file))
-        return ("compose", *project, *PROFILES)
+        return composing(self.project, self.env_file, self.profiles)
+
+
+def composing(project: str, env_file: Path, profiles: tuple[str, ...]) -> tuple[str, ...]:
+    """The beginning of every compose command on a project."""
+    chosen = (word for profile in profiles for word in ("--profile", profile))
+    return ("compose", "--project-name", project, "--env-file", str(env_file), *chosen)
 
 
 def chat(tokens: int, *, streams: bool = False) -> dict[str, object]:
@@ -122,23 +129,41 @@ def wait_until(holds: Callable[[], bool], what: str, *, timeout_s: float) -> flo
 
 
 @contextmanager
-def running_stack(engine: Engine, folder: Path) -> Iterator[Stack]:
-    """All that `docker compose up` gives a person; removed again, volumes and image included."""
+def running_stack(
+    engine: Engine, folder: Path, *, profiles: tuple[str, ...], services: tuple[str, ...] = ()
+) -> Iterator[Stack]:
+    """All that `docker compose up` gives a person; removed again, volumes and image included.
+
+    `services`: these alone of the profiles.
+    """
     env_file = folder / ".env"
     secrets = make_env(env_file)
-    project, port = f"fairgate-test-{os.getpid()}", _free_port()
+    project = f"fairgate-test-{os.getpid()}-{profiles[0]}"
+    ports = {
+        name: _free_port()
+        for name in ("GATEWAY_PORT", "PROMETHEUS_PORT", "ALERTMANAGER_PORT", "GRAFANA_PORT")
+    }
     image = f"{project}:local"
-    redis_image = engine.redis_image()
     with env_file.open("a") as file:
-        file.write(f"GATEWAY_PORT={port}\nGATEWAY_IMAGE={image}\n")
-        file.write(f"REDIS_IMAGE={redis_image}\n" if redis_image else "")
-    compose = ("compose", "--project-name", project, "--env-file", str(env_file), *PROFILES)
+        file.writelines(f"{name}={port}\n" for name, port in ports.items())
+        file.write(f"GATEWAY_IMAGE={image}\n")
+        for variable, name in _images(profiles).items():
+            stand_in = engine.stand_in(name)
+            file.write(f"{variable}={stand_in}\n" if stand_in else "")
+        if "cluster" in profiles:
+            file.write("PROMETHEUS_CONFIG=./deploy/compose/prometheus.cluster.yml\n")
+    compose = composing(project, env_file, profiles)
     try:
         engine.docker(*compose, "build", timeout_s=BUILD_S)
         began = time.monotonic()
-        engine.docker(*compose, "up", "--detach", "--wait", timeout_s=UP_S)
-        url, up_s = f"http://127.0.0.1:{port}", time.monotonic() - began
-        stack = Stack(engine, project, image, env_file, secrets, url, up_s)
+        engine.docker(*compose, "up", "--detach", "--wait", *services, timeout_s=UP_S)
+        up_s = time.monotonic() - began
+        url, prometheus_url = (
+            f"http://127.0.0.1:{ports[name]}" for name in ("GATEWAY_PORT", "PROMETHEUS_PORT")
+        )
+        stack = Stack(
+            engine, profiles, project, image, env_file, secrets, url, prometheus_url, up_s
+        )
         wait_until(lambda: all(stack.up_by_replica().values()), "both engines up", timeout_s=15)
         yield stack
     finally:
@@ -153,6 +178,16 @@ def make_env(file: Path) -> dict[str, str]:
     subprocess.run(["sh", str(script), str(file)], check=True, capture_output=True)
     lines = (line.partition("=") for line in file.read_text().splitlines() if line[:1].isalpha())
     return {name: value.strip("'") for name, _, value in lines}
+
+
+def _images(profiles: tuple[str, ...]) -> dict[str, str]:
+    """What the profiles need beside the gateway: variable of the image -> its stand-in."""
+    wanted: dict[str, str] = {}
+    if "cluster" in profiles:
+        wanted |= {"REDIS_IMAGE": "redis", "BALANCER_IMAGE": "others"}
+    if "observability" in profiles:
+        wanted |= {"PROMETHEUS_IMAGE": "others", "ALERTMANAGER_IMAGE": "others"}
+    return wanted
 
 
 def _free_port() -> int:
