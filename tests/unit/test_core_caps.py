@@ -140,6 +140,16 @@ def test_the_cap_of_the_latest_request_counts() -> None:
     assert len(script.running) == 1
 
 
+def test_two_that_got_room_at_once_may_be_kept_back_by_their_tenant() -> None:
+    """A key with a place free stands behind its tenant, and goes on when that has one."""
+    key, tenant = (("key k", 1), ("tenant t", 2)), (("tenant t", 2),)
+    script = house(slots=16).arrive("k0", caps=key, user="a").arrive("t0", caps=tenant, user="b")
+    script.arrive("t1", caps=tenant, user="b").arrive_many("q", 2, caps=key, user="a")
+    script.finish("k0").expect_granted("t1").expect_waiting("q0", "q1")
+    script.finish("t0").expect_granted("q0").expect_waiting("q1")
+    script.finish("t1").expect_waiting("q1").finish("q0").expect_granted("q1")
+
+
 def test_a_cap_of_nothing_lets_nothing_run() -> None:
     """Zero is how an operator stops a user without revoking the key."""
     script = house().arrive("a", caps=(("key k", 0),)).expect_waiting("a")
