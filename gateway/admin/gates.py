@@ -66,7 +66,7 @@ def _shut_by(gates: Gates, replica: Replica, tier: int, now: float) -> Closed | 
     gone = replica.foreign - replica.sightings.foreign_lately() if is_stale else 0
     waiting = max(0, replica.waiting - max(0, gone))
     for rank in range(tier + 1):  # ceilings never rise: a gate above it shuts its own too
-        shut = gates.closed_by(replica, rank, waiting, now, without=gone)
+        shut = gates.closed_by(replica, rank, waiting, now, without_foreign=gone)
         if shut is not None:
             return shut
     return None
