@@ -307,6 +307,34 @@ def test_one_whose_own_replica_is_shut_was_not_passed_over() -> None:
     assert (choice.waiting, choice.passed_over) == (other, [])
 
 
+def beside_full(*, kept: bool = False) -> tuple[Pool, Waiting, Waiting]:
+    """Two full replicas, a chat that waits for a slot of them, and what needs none."""
+    chat, embedding = a_waiting("chat", user="b"), a_waiting("e", user="c", output_tokens_max=0)
+    pool = a_pool(chat, embedding, slots=1)
+    for replica in pool.replicas.values():
+        put_many(replica, 1)
+        if kept:
+            replica.reserved_for, replica.reserved_until = chat, 60.0
+    pool.touch_all()
+    return pool, chat, embedding
+
+
+def test_what_needs_no_slot_passes_nobody_who_waits_for_one() -> None:
+    """Each embedding would count against a chat's turn, until a replica is drained for it."""
+    pool, chat, embedding = beside_full()
+    choice = choose(pool, list(pool.replicas.values()), 0.0)
+    assert choice is not None
+    assert pool.queues[0].rank(chat) < pool.queues[0].rank(embedding)
+    assert (choice.waiting, choice.passed_over) == (embedding, [])
+
+
+def test_a_replica_that_is_kept_takes_what_it_is_kept_for_only_by_an_open_gate() -> None:
+    """Looked at for an embedding, a full one would be given one request more."""
+    pool, chat, _ = beside_full(kept=True)
+    choice = choose(pool, list(pool.replicas.values()), 0.0)
+    assert choice is None or choice.waiting is not chat
+
+
 def place(pool: Pool, waiting: Waiting, *names: str) -> str | None:
     """Where it goes by the gates of tier 0, of these replicas in this order."""
     replicas = [pool.replicas[name] for name in names]
