@@ -223,7 +223,7 @@ def _full(gates: Gates, replica: Replica, tier: int, now: float) -> Closed | Non
     gone = _foreign_gone(replica, now)
     queued = max(0, replica.waiting - max(0, gone))
     for rank in range(tier + 1):  # ceilings never rise: a gate above it shuts its own too
-        shut = gates.closed_by(replica, rank, queued, now, without=gone)
+        shut = gates.closed_by(replica, rank, queued, now, without_foreign=gone)
         if shut is not None:
             return shut
     return None

@@ -104,14 +104,22 @@ class Gates:
         return replica.is_usable and now >= replica.busy_until and replica.circuit.lets(now)
 
     def closed_by(
-        self, replica: Replica, tier: int, waiting: int, now: float, *, without: int = 0
+        self,
+        replica: Replica,
+        tier: int,
+        waiting: int,
+        now: float,
+        *,
+        without: int = 0,
+        without_foreign: int = 0,
     ) -> Closed | None:
         """The first condition that shuts a usable replica to an ordinary request of `tier`.
 
-        `waiting` is what is thought to wait inside the engine; `without`: sequences that are there
-        and are taken to be gone.
+        `waiting` is what is thought to wait inside the engine; `without`: sequences of our own
+        that are there and are taken to be gone; `without_foreign`: those of others.
         """
-        occupied = replica.ledger.sequences + replica.foreign - without
+        own = replica.ledger.sequences - without
+        occupied = own + replica.foreign - without_foreign
         slots = replica.slots
         ceiling = self.ceilings[tier]
         if waiting or ceiling.queue_limit == 0:
@@ -121,7 +129,7 @@ class Gates:
                 return Closed.QUEUE
         if occupied == 0:
             return None
-        if self.policy.sharers > 1 and replica.ledger.sequences - without >= self.share(replica):
+        if self.policy.sharers > 1 and own >= self.share(replica):
             return Closed.SHARE
         if slots is not None:
             away = self.away(replica, slots)[tier]

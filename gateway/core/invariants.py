@@ -376,15 +376,18 @@ def _check_caps(state: State) -> None:
 
 
 def _check_progress(state: State, holder: Holder) -> None:
-    """One that has room holds nothing of a group of which nothing is in the queue."""
+    """One that has room holds nothing of a group of which nothing goes before it.
+
+    That is in the queue, or came to its turn and is kept back by another of its holders.
+    """
     if holder.is_full or state.is_closed:
         return
-    queued = {
+    before = {
         (each.request.tier, each.kind)
         for each in state.waiting.values()
-        if each.holder is None and holder.name in dict(each.request.caps)
+        if each.holder != holder.name and holder.name in dict(each.request.caps)
     }
-    assert set(holder.groups) <= queued, f"cap of {holder.name}: it has room, and nobody goes"
+    assert set(holder.groups) <= before, f"cap of {holder.name}: it has room, and nobody goes"
 
 
 # --- what runs --------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ def fill(
     state: State, pool: Pool, replicas: list[Replica], *, now: float, out: list[Decision]
 ) -> None:
     """Release onto `replicas` until nothing more may go there."""
-    is_one_freed = False
+    changed: dict[Pool, None] = {}
     while pool.count and (choice := choose(pool, replicas, now)) is not None:
         waiting, lane = choice.waiting, choice.waiting.lane
         assert lane is not None
@@ -41,10 +41,13 @@ def fill(
             waiting.expected_s = None
         if choice.passed_over:
             reservation.passed_over(pool, choice.passed_over, now)
-        if waiting.skipped_since is not None:
-            is_one_freed |= reservation.fulfilled(pool, waiting)
-    if is_one_freed:
-        fill_pool(state, pool, now=now, out=out)
+        if waiting.skipped_since is not None and reservation.fulfilled(pool, waiting):
+            changed[pool] = None
+        if waiting.request.caps and state.caps.count:
+            # Where a cap was raised, its holder has room for more than this one.
+            changed.update(dict.fromkeys(requeue(state, waiting.request, now=now)))
+    for each in changed:
+        fill_pool(state, each, now=now, out=out)
 
 
 def fill_replica(state: State, replica: Replica, *, now: float, out: list[Decision]) -> None:

@@ -121,3 +121,16 @@ def test_a_look_changes_nothing() -> None:
     before = snapshot(script.scheduler, script.now)
     gates_of(script)
     assert snapshot(script.scheduler, script.now) == before
+
+
+def test_the_part_of_one_gateway_is_full_whatever_others_left_there() -> None:
+    """A gateway that is on its own would show slots as free that it does not give out."""
+    script = Script(replace(POLICY, tiers=TIERS[:1], sharers=2)).replica("r", slots=6)
+    for _ in range(61):
+        script.report("r", running=0, waiting=0)
+    script.arrive_many("a", 3).start_all()
+    for _ in range(3):
+        script.report("r", running=5, waiting=0)
+    assert script.scheduler.replicas["r"].foreign == 2
+    script.now += 60.0
+    assert shut(script) == [Closed.SHARE]

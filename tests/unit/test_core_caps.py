@@ -140,6 +140,36 @@ def test_the_cap_of_the_latest_request_counts() -> None:
     assert len(script.running) == 1
 
 
+@pytest.mark.parametrize("slots", [8, 2])
+def test_a_cap_that_was_raised_is_filled_by_what_was_held(slots: int) -> None:
+    """One more with each newcomer: the rest would wait beside free slots for as long as it is."""
+    script = house(slots=slots).arrive_many("a", 9, user="alice", caps=(("user alice", 1),))
+    script.arrive("b", user="alice", caps=(("user alice", 5),))
+    for left in range(9, 0, -1):
+        assert len(script.running) == min(slots, 5, left + 1)
+        script.serve(1)
+
+
+def test_a_cap_that_was_raised_is_filled_in_every_pool() -> None:
+    """The slots of the second model would stay empty until somebody asks for it again."""
+    script = house(slots=8).replica("x", slots=8, models=("x",))
+    for model in ("m", "m", "m", "x", "x", "x"):
+        id = f"{model}{len(script.log)}"
+        script.arrive(id, user="alice", model=model, caps=(("user alice", 1),))
+    script.arrive("b", user="alice", caps=(("user alice", 7),))
+    assert (len(script.on("r")), len(script.on("x"))) == (4, 3)
+
+
+def test_two_that_got_room_at_once_may_be_kept_back_by_their_tenant() -> None:
+    """A key with a place free stands behind its tenant, and goes on when that has one."""
+    key, tenant = (("key k", 1), ("tenant t", 2)), (("tenant t", 2),)
+    script = house(slots=16).arrive("k0", caps=key, user="a").arrive("t0", caps=tenant, user="b")
+    script.arrive("t1", caps=tenant, user="b").arrive_many("q", 2, caps=key, user="a")
+    script.finish("k0").expect_granted("t1").expect_waiting("q0", "q1")
+    script.finish("t0").expect_granted("q0").expect_waiting("q1")
+    script.finish("t1").expect_waiting("q1").finish("q0").expect_granted("q1")
+
+
 def test_a_cap_of_nothing_lets_nothing_run() -> None:
     """Zero is how an operator stops a user without revoking the key."""
     script = house().arrive("a", caps=(("key k", 0),)).expect_waiting("a")

@@ -413,3 +413,15 @@ def test_a_stale_replica_is_judged_as_it_will_be() -> None:
     went = any(isinstance(each, Granted) for each in scheduler.handle(Woke(), 60.0))
     assert (late.closed_by is None) == went
     assert late.foreign == scheduler.replicas["r"].foreign
+
+
+def test_what_others_left_there_is_taken_off_no_part_of_ours() -> None:
+    """An open replica would be shown that takes nothing while two gateways share it."""
+    story: Story = [(0.0, found(slots=6))]
+    story += [reported(n / 64, running=0, waiting=0) for n in range(61)]
+    story += [(0.96, asked(f"run{n}", 0.96)) for n in range(3)]
+    story += [reported(1.0 + n / 4, running=5, waiting=0) for n in range(3)]
+    scheduler = after(replace(ONE, sharers=2), *story, (1.75, asked("w", 1.75)))
+    late = told(scheduler, "w", 60.0).replicas[0]
+    assert (late.foreign, late.occupied, late.closed_by) == (0, 3, Closed.SHARE)
+    assert not any(isinstance(each, Granted) for each in scheduler.handle(Woke(), 60.0))

@@ -297,6 +297,41 @@ def test_what_decodes_nothing_is_kept_out_by_prefill_alone() -> None:
     assert unfit(tier_policy(), replica, **embedding) is Closed.PREFILL
 
 
+def behind(policy: Policy, replica: Replica, **fields: Any) -> bool:
+    """Whether all that a request lacks there is that prompts were computed."""
+    return Gates(policy).is_only_behind_prefill(a_waiting("new", **fields), replica, 0, 0.0)
+
+
+def test_what_lacks_memory_too_is_not_only_behind_prompts() -> None:
+    """A replica would be kept for it that has no room for it when all are computed."""
+    replica = a_replica(slots=8)
+    report(replica, running=0, waiting=0, kv_use=0.0, kv_capacity_tokens=10_000)
+    put(replica, "a", prompt_tokens=5_000, output_tokens=1)
+    replica.cache.sent(tuple(range(10)))
+    prompt: dict[str, Any] = {"prompt_tokens": 4_000, "prefix": tuple(range(10))}
+    assert behind(tier_policy(), replica, output_tokens=999, **prompt)
+    assert not behind(tier_policy(), replica, output_tokens=1_000, **prompt)
+    assert not behind(tier_policy(), replica, prompt_tokens=3_000)
+
+
+def test_what_decodes_nothing_is_only_behind_prompts_however_full_it_is() -> None:
+    """A long document to embed would be passed by short ones for as long as those come."""
+    replica = kv_full_to(9_999)
+    put(replica, "a", prompt_tokens=5_000)
+    embedding = {"output_tokens_max": 0, "prompt_tokens": 4_000}
+    assert behind(tier_policy(), replica, **embedding)
+    assert not behind(tier_policy(), replica, output_tokens_max=0, prompt_tokens=3_000)
+
+
+def test_several_sequences_may_be_behind_prompts_on_an_engine_that_has_served() -> None:
+    """How fast it releases is asked for `n: 2` alone, and at an instant."""
+    policy, replica = tier_policy(queue_limit=4), a_replica(slots=4)
+    replica.release_rate.add(0.0, 9.0)
+    put(replica, "a", prompt_tokens=5_000)
+    assert behind(policy, replica, sequences=2, prompt_tokens=4_000)
+    assert not behind(policy, replica, sequences=2, prompt_tokens=3_000)
+
+
 def test_embeddings_pass_a_gate_that_is_shut_for_want_of_slots() -> None:
     """Search must not wait for the end of somebody's essay."""
     script = Play(one_tier()).replica("r", slots=1).arrive_many("chat", 2)

@@ -307,6 +307,45 @@ def test_one_whose_own_replica_is_shut_was_not_passed_over() -> None:
     assert (choice.waiting, choice.passed_over) == (other, [])
 
 
+def beside_full(*, kept: bool = False) -> tuple[Pool, Waiting, Waiting]:
+    """Two full replicas, a chat that waits for a slot of them, and what needs none."""
+    chat, embedding = a_waiting("chat", user="b"), a_waiting("e", user="c", output_tokens_max=0)
+    pool = a_pool(chat, embedding, slots=1)
+    for replica in pool.replicas.values():
+        put_many(replica, 1)
+        if kept:
+            replica.reserved_for, replica.reserved_until = chat, 60.0
+    pool.touch_all()
+    return pool, chat, embedding
+
+
+def test_a_replica_that_is_shut_hides_no_open_one_behind_it() -> None:
+    """While an embedding waits all are looked at, and a chat would miss the free slot."""
+    chat, embedding = a_waiting("chat", user="b"), a_waiting("e", user="c", output_tokens_max=0)
+    pool = a_pool(chat, embedding, slots=1)
+    put_many(pool.replicas["r"], 1)
+    pool.touch_all()
+    choice = choose(pool, list(pool.replicas.values()), 0.0)
+    assert choice is not None
+    assert (choice.waiting, choice.replica.name) == (chat, "s")
+
+
+def test_what_needs_no_slot_passes_nobody_who_waits_for_one() -> None:
+    """Each embedding would count against a chat's turn, until a replica is drained for it."""
+    pool, chat, embedding = beside_full()
+    choice = choose(pool, list(pool.replicas.values()), 0.0)
+    assert choice is not None
+    assert pool.queues[0].rank(chat) < pool.queues[0].rank(embedding)
+    assert (choice.waiting, choice.passed_over) == (embedding, [])
+
+
+def test_a_replica_that_is_kept_takes_what_it_is_kept_for_only_by_an_open_gate() -> None:
+    """Looked at for an embedding, a full one would be given one request more."""
+    pool, chat, _ = beside_full(kept=True)
+    choice = choose(pool, list(pool.replicas.values()), 0.0)
+    assert choice is None or choice.waiting is not chat
+
+
 def place(pool: Pool, waiting: Waiting, *names: str) -> str | None:
     """Where it goes by the gates of tier 0, of these replicas in this order."""
     replicas = [pool.replicas[name] for name in names]
@@ -345,14 +384,15 @@ def test_where_it_does_not_fit_the_next_freest_is_asked() -> None:
 def test_warmth_counts_for_what_is_free_and_not_for_what_is_overfull() -> None:
     """Twice a negative figure would be worse than one, and the warm one would lose a fair tie."""
     tiers = (Tier(name="x", queue_limit=4),)
-    waiting = a_waiting("a", session="x")
-    pool = a_pool(waiting, tiers=tiers, allowance="constant")
-    pool.ties.sent(waiting.request, "s", has_adapters=False)
-    assert place(pool, waiting, "r", "s") == "s"
-    for name in "rs":
-        put_many(pool.replicas[name], 5)
-    pool.touch_all()
-    assert place(pool, waiting, "r", "s") == "r"
+    for warm in "rs":
+        waiting = a_waiting("a", session="x")
+        pool = a_pool(waiting, tiers=tiers, allowance="constant")
+        pool.ties.sent(waiting.request, warm, has_adapters=False)
+        assert place(pool, waiting, "r", "s") == warm
+        for name in "rs":
+            put_many(pool.replicas[name], 5)
+        pool.touch_all()
+        assert place(pool, waiting, "r", "s") == "r"
 
 
 def test_warmth_counts_on_a_nearly_full_replica_too() -> None:

@@ -325,6 +325,35 @@ def test_the_replica_that_has_only_prompts_before_a_long_one_is_kept_for_it() ->
     assert kept(pool) == {"r": "long"}
 
 
+def test_a_replica_whose_headroom_keeps_a_long_prompt_out_is_not_kept_for_it() -> None:
+    """The tiers above would find their slots, and nothing in the others for half a second."""
+    tiers = tuple(Tier(name=name, queue_limit=0, patience_s=1e6) for name in "ab")
+    replica = a_replica("r", slots=4, tiers=2)
+    pool = Pool(one_tier(tiers=tiers, headroom_max=0.5, lend=False), ["m"], [replica])
+    put_many(replica, 2, prompt_tokens=4_000)
+    pool.refresh_if_due(0.0)
+    pool.touch_all()
+    assert pool.open_tiers(replica, 0.0) == 1
+    waiting = a_waiting("long", prompt_tokens=6_000, tier=1)
+    waiting.ticket = 1
+    passed(pool, waiting, at=(0.0, 1.0))
+    assert kept(pool) == {}
+
+
+def test_a_long_prompt_of_several_sequences_waits_no_longer_either() -> None:
+    """How fast the engine releases is asked for them alone, and at an instant."""
+    tier = Tier(name="only", queue_limit=4, patience_s=1e6)
+    replica = a_replica("r", slots=8)
+    pool = Pool(one_tier(tiers=(tier,), reserve_after_s=5.0), ["m"], [replica])
+    replica.release_rate.add(0.0, 9.0)
+    put(replica, "a", prompt_tokens=5_000)
+    pool.touch_all()
+    waiting = a_waiting("two", prompt_tokens=6_000, sequences=2)
+    waiting.ticket = 1
+    passed(pool, waiting, at=(0.0, 1.0))
+    assert kept(pool) == {"r": "two"}
+
+
 def test_when_the_large_request_leaves_the_small_ones_go_on() -> None:
     """Its client hung up; the replica is nobody's."""
     script = churn(busy(reserve_after_s=5.0), 7)

@@ -1,7 +1,11 @@
 """What waits changes schedulers: nothing is released on its way out, or judged on its way in."""
 
+from dataclasses import replace
+
+import pytest
+
 from gateway.core.messages import Readmitted, Reason, Request, Withdrawn
-from gateway.core.policy import Bounds
+from gateway.core.policy import Bounds, Policy, Room, Tenant, Tier
 from tests.support.script import Script, one_tier
 
 
@@ -50,6 +54,102 @@ def test_whoever_comes_to_a_crowded_queue_takes_one_place_and_not_all() -> None:
     script.change(one_tier(bounds=Bounds(waiting=2)))
     script.arrive("newer", user="w").expect_waiting("newer")
     assert len(script.waiting) == 2
+
+
+def in_tier(room: Room) -> Policy:
+    """Its one tier holds so much."""
+    return one_tier(tiers=(Tier(name="x", queue_limit=0, patience_s=1e6, room=room),))
+
+
+@pytest.mark.parametrize(
+    ("policy", "size"),
+    [
+        (one_tier(bounds=Bounds(waiting_bytes=350)), {"body_bytes": 100}),
+        (one_tier(bounds=Bounds(waiting_tokens=350)), {"output_tokens_max": 90}),
+        (in_tier(Room(requests=3)), {}),
+        (in_tier(Room(body_bytes=350)), {"body_bytes": 100}),
+        (in_tier(Room(tokens=350)), {"output_tokens_max": 90}),
+        (one_tier(tenants={"t": Tenant(room=Room(requests=3))}), {}),
+        (one_tier(tenants={"t": Tenant(room=Room(body_bytes=350))}), {"body_bytes": 100}),
+        (one_tier(tenants={"t": Tenant(room=Room(tokens=350))}), {"output_tokens_max": 90}),
+    ],
+)
+def test_whatever_a_crowded_line_is_bounded_by_a_newcomer_takes_one_place(
+    policy: Policy, size: dict[str, object]
+) -> None:
+    """Half of a tier's line would be thrown away for the first request after an outage."""
+    script = Handing(policy).replica("r", slots=1)
+    script.arrive("held", user="u0", **size)  # type: ignore[arg-type]  # free keywords
+    script.take_in(*(f"a{number}" for number in range(6)), **size)
+    script.arrive("new", user="v", **size).expect_waiting("new")  # type: ignore[arg-type]  # free keywords
+    assert list(script.refused) == ["a5"]
+
+
+def test_a_crowded_line_that_has_run_dry_fills_to_its_bound_again() -> None:
+    """What a line once held would be a bound that nobody set, for good."""
+    script = Handing(one_tier(bounds=Bounds(waiting=3))).replica("r", slots=1)
+    script.arrive("held", user="u0").take_in(*(f"a{number}" for number in range(6)))
+    script.serve(6).arrive_many("b", 9, user="v")
+    assert len(script.waiting) == 3
+
+
+def test_a_line_stays_as_crowded_as_it_is_while_more_or_fewer_share_the_replicas() -> None:
+    """The end of an outage is when the line is handed over, and when its policy changes."""
+    policy = one_tier(bounds=Bounds(waiting=3), sharers=2)
+    script = Handing(policy).replica("r", slots=1).arrive("held", user="u0")
+    script.take_in(*(f"a{number}" for number in range(6)))
+    script.change(replace(policy, sharers=1)).arrive("new", user="v").expect_waiting("new")
+    assert list(script.refused) == ["a5"]
+
+
+def test_what_comes_to_a_gateway_without_a_line_is_forwarded_or_refused() -> None:
+    """It would wait where nobody is ever served from a queue, or after the end."""
+    script = Handing(one_tier(release_at_once=True)).replica("r", slots=1).arrive("held")
+    script.take_in("a")
+    script.expect_granted("a").close().take_in("b")
+    script.expect_refused("b", reason=Reason.SHUTTING_DOWN)
+
+
+def test_a_tier_that_was_handed_over_has_its_headroom() -> None:
+    """Its next request would find every slot taken by what ranks below it."""
+    tiers = (Tier(name="a", patience_s=1e6), Tier(name="b", queue_limit=0, patience_s=1e6))
+    script = Handing(one_tier(tiers=tiers, headroom_max=0.5)).replica("r", slots=2)
+    script.arrive_many("low", 2, tier=1)
+    script.take_in("top", tier=0)
+    script.finish("low0", "top").arrive("low2", tier=1).expect_waiting("low2")
+
+
+def test_a_cap_that_was_raised_meanwhile_is_heard_of() -> None:
+    """What is held would wait for the old cap for as long as nobody of that user comes."""
+    script = Handing(one_tier()).replica("r", slots=4)
+    script.arrive_many("a", 3, user="u", caps=(("k", 1),)).expect_waiting("a1", "a2")
+    script.take_in("b", user="u", caps=(("k", 4),))
+    script.expect_granted("a1", "a2", "b")
+
+
+def test_what_is_taken_in_of_a_full_holder_is_held() -> None:
+    """A cap would be passed by whatever comes with a change of leaders."""
+    script = Handing(one_tier()).replica("r", slots=4)
+    script.take_in("a", "b", "c", caps=(("k", 1),))
+    assert len(script.running) == 1
+    script.serve(2).expect_order("a", "b", "c")
+
+
+def test_every_pool_releases_what_it_was_handed() -> None:
+    """The second model of a gateway would stand still until its next request."""
+    script = Handing(one_tier()).replica("r", slots=1).replica("x", slots=1, models=("x",))
+    requests = [script._new(id, 10, {"model": id[0]}) for id in ("m0", "x0", "z0", "m1")]
+    script.waiting.update(each.id for each in requests)
+    script.tell(Readmitted(tuple(requests)))
+    script.expect_granted("m0", "x0").expect_waiting("m1")
+    script.expect_refused("z0", reason=Reason.NO_REPLICA)
+
+
+def test_what_does_not_wait_here_is_not_withdrawn() -> None:
+    """It was granted, or has ended, before the other one heard of it."""
+    script = Handing(one_tier()).replica("r", slots=1).arrive_many("a", 3)
+    script.tell(Withdrawn(("a0", "unknown"))).hand_over("a1")
+    script.expect_granted("a0").expect_waiting("a2")
 
 
 def test_what_comes_together_goes_by_turn() -> None:
