@@ -146,22 +146,3 @@ async def test_it_is_followed_in_a_terminal_which_is_left_as_it_was(crowded: Run
             await process.wait()
         os.close(master)
         os.close(slave)
-
-
-WITHOUT_RICH = """
-import sys
-from gateway.cli import _spare_httpx_its_command_line as spare
-spare()
-import gateway.server, gateway.app, gateway.workers
-found = sorted(name for name in sys.modules if name.split(".")[0] == "rich")
-print(found or [name for name in sys.modules if name.startswith("gateway.top")])
-"""
-
-
-async def test_the_gateway_itself_never_loads_what_draws_tables() -> None:
-    """Three megabytes a worker for something that only terminals need."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", WITHOUT_RICH, stdout=asyncio.subprocess.PIPE
-    )
-    said, _ = await process.communicate()
-    assert said.decode().strip() == "[]"

@@ -1,7 +1,7 @@
 """Who of several gateways does what is to be done about replicas: one of them, or nobody."""
 
 from gateway.admin.fellows import NoFellows
-from gateway.membership import SeatFellows
+from gateway.seating import SeatFellows
 from tests.support.members import MODEL, Joined
 
 
