@@ -208,6 +208,18 @@ def test_the_image_says_what_it_is_made_of(stack: Stack) -> None:
     assert bill["metadata"]["component"]["name"] == "fairgate"
 
 
+def test_an_order_to_stop_is_heard_while_it_starts(stack: Stack) -> None:
+    """Who changes his mind at once would wait for the whole grace period, ten minutes."""
+    first = ENGINES[0]
+    stack.compose("kill", first)
+    stack.compose("start", first)
+    began = time.monotonic()
+    stack.compose("stop", "--timeout", "50", first)
+    assert time.monotonic() - began < 40
+    stack.compose("up", "--detach", "--wait", "--no-deps", first, timeout_s=UP_S)
+    wait_until(lambda: all(stack.up_by_replica().values()), "both up again", timeout_s=30)
+
+
 def test_without_keys_the_image_refuses_to_serve(stack: Stack) -> None:
     """A container listens on all its interfaces: open mode there would be open to everybody."""
     tried = stack.engine.tried("run", "--rm", stack.image, "serve", "--replica", "http://gpu:8000")
