@@ -189,7 +189,8 @@ def test_what_operators_change_outlives_the_container(stack: Stack) -> None:
     body = {"name": "kept"}
     made = httpx.post(f"{stack.url}/admin/v1/tenants", headers=admin, json=body, timeout=5)
     assert made.status_code == 201, made.text
-    again = ("--force-recreate", "--no-deps", "--timeout", "0")
+    # Not --no-deps: compose forgets then what depends on what, and stops engines first.
+    again = ("--force-recreate", "--timeout", "0")
     stack.compose("up", "--detach", "--wait", *again, GATEWAY, timeout_s=UP_S)
     found = httpx.get(f"{stack.url}/admin/v1/tenants/kept", headers=admin, timeout=5)
     assert found.status_code == 200, found.text
@@ -206,6 +207,18 @@ def test_the_image_says_what_it_is_made_of(stack: Stack) -> None:
     assert {"uvicorn", "uvloop", "libc6", "cpython"} <= names
     assert len(names) > 80
     assert bill["metadata"]["component"]["name"] == "fairgate"
+
+
+def test_an_order_to_stop_is_heard_while_it_starts(stack: Stack) -> None:
+    """Who changes his mind at once would wait for the whole grace period, ten minutes."""
+    first = ENGINES[0]
+    stack.compose("kill", first)
+    stack.compose("start", first)
+    began = time.monotonic()
+    stack.compose("stop", "--timeout", "50", first)
+    assert time.monotonic() - began < 40
+    stack.compose("start", first)
+    wait_until(lambda: all(stack.up_by_replica().values()), "both up again", timeout_s=UP_S)
 
 
 def test_without_keys_the_image_refuses_to_serve(stack: Stack) -> None:

@@ -130,6 +130,12 @@ def test_vllm_is_given_the_time_to_finish(service: str) -> None:
     )
 
 
+@pytest.mark.parametrize("service", [*GATEWAYS, *ENGINES, "alerts"])
+def test_an_order_to_stop_is_heard_while_it_starts(service: str) -> None:
+    """Python as process 1 ignores SIGTERM until it has a handler: ten minutes for nothing."""
+    assert SERVICES[service]["init"] is True
+
+
 @pytest.mark.parametrize("gateway", GATEWAYS)
 def test_the_gateway_stops_first_and_has_its_time(gateway: str) -> None:
     """Compose stops what depends on others before those others."""

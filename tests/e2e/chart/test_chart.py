@@ -139,6 +139,7 @@ def test_no_pod_is_root_or_can_write_where_it_should_not(name: str) -> None:
     """The namespace may be `restricted`, as Kubernetes calls it."""
     for spec in pods(installation(name)):
         assert spec["automountServiceAccountToken"] is False
+        assert spec["shareProcessNamespace"] is True  # else Python is process 1, and deaf at first
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["securityContext"]["runAsUser"] > 0
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
