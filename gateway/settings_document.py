@@ -92,7 +92,7 @@ StoreUrl = Annotated[str, AfterValidator(checked_store_url)]
 BatchesUrl = Annotated[
     str,
     matching(
-        r"sqlite:///[^?]+|rediss?://[^/?]+(/\d*)?",
+        r"sqlite:///[^?]+|rediss?://([^/?@]*@)?[^/?@:]+(:\d+)?(/\d*)?",
         "must be like sqlite:///batches.db, or redis://host:6379/0",
     ),
 ]

@@ -21,7 +21,9 @@ Parts = dict[Place, object]
 """Valid values by their place: ("listen",) a section, ("keys", 3) one item of a list."""
 
 # Somebody may have pasted a credential here: the value is not repeated.
-SECRET_KEYS = frozenset({"admin", "api_key_env", "key_sha256", "keys", "replicas", "url"})
+SECRET_KEYS = frozenset(
+    {"admin", "api_key_env", "files", "key_sha256", "keys", "replicas", "store", "url"}
+)
 
 
 def parsed(key: str, value: object, problems: list[Problem]) -> Parts:

@@ -174,3 +174,26 @@ def test_becoming_another_keyring_takes_all_of_it() -> None:
     ]  # fmt: skip
     keyring.drop("b")
     assert keyring.find(b"fg-b") is None
+
+
+def test_a_key_is_named_by_its_id_as_long_as_it_is_good() -> None:
+    """A batch runs for hours in the name of a key: it must end when the key does."""
+    now = [0.0]
+    configured = replace(ALICE, key_id="configured")
+    keyring = Keyring({key_hash(b"fg-a"): configured}, None, lambda: now[0])
+    assert keyring.named("configured") is configured
+    assert keyring.named("made") is None
+    made = replace(ALICE, user="bob", key_id="made")
+    keyring.put(Key(principal=made, hashes=((key_hash(b"fg-b"), None),), expires_at=10.0))
+    assert keyring.named("made") is made
+    now[0] = 10.0
+    assert keyring.named("made") is None, "it has expired"
+    keyring.put(Key(principal=made, hashes=((key_hash(b"fg-c"), None),)))
+    assert keyring.named("made") is made
+    keyring.put(Key(principal=made, hashes=((key_hash(b"fg-c"), None),), is_blocked=True))
+    assert keyring.named("made") is None
+    keyring.drop("made")
+    assert keyring.named("made") is None
+    keyring.become(Keyring({}, None))
+    assert keyring.named("configured") is None, "the configuration has it no more"
+    assert Keyring({}, OPEN).named("") is OPEN
