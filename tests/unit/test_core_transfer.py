@@ -127,6 +127,16 @@ def test_a_cap_that_was_raised_meanwhile_is_heard_of() -> None:
     script.expect_granted("a1", "a2", "b")
 
 
+def test_a_cap_that_was_raised_is_heard_of_where_its_bearer_does_not_fit() -> None:
+    """Another model's free slots would wait for those of this one."""
+    script = Handing(one_tier()).replica("r", slots=4).replica("x", slots=1, models=("x",))
+    script.arrive("full", model="x", user="z")
+    script.arrive_many("a", 3, user="u", caps=(("k", 1),)).advance(1.0)
+    script.take_in("b", model="x", user="u", caps=(("k", 4),))
+    script.expect_granted("a1", "a2").expect_waiting("b")
+    assert script.scheduler.granted["a1"][0].granted_at == 1.0
+
+
 def test_what_is_taken_in_of_a_full_holder_is_held() -> None:
     """A cap would be passed by whatever comes with a change of leaders."""
     script = Handing(one_tier()).replica("r", slots=4)
@@ -168,6 +178,15 @@ def test_what_nothing_can_serve_any_more_is_refused() -> None:
     script.take_in("a", model="other")
     script.take_in("b", only="gone")
     script.expect_refused("a", "b", reason=Reason.NO_REPLICA)
+
+
+def test_behind_what_nothing_can_serve_the_others_are_taken_in() -> None:
+    """One request for a replica that is gone would lose all that came with it."""
+    script = Handing(one_tier()).replica("r", slots=1).arrive_many("a", 9).serve(5)
+    lost, kept = script._new("lost", 10, {"only": "gone"}), script._new("kept", 10, {})
+    script.waiting.update(("lost", "kept"))
+    script.tell(Readmitted((lost, kept))).expect_waiting("kept")
+    script.expect_refused("lost", reason=Reason.NO_REPLICA)
 
 
 def test_what_a_holder_held_back_goes_on_where_its_next_is_withdrawn() -> None:
