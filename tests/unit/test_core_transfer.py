@@ -102,6 +102,15 @@ def test_a_line_stays_as_crowded_as_it_is_while_more_or_fewer_share_the_replicas
     assert list(script.refused) == ["a5"]
 
 
+def test_a_line_that_nobody_handed_over_is_not_crowded_by_an_outage() -> None:
+    """Each outage would let a line grow beyond its bound by what mended streams had in it."""
+    policy = one_tier(bounds=Bounds(waiting=3))
+    script = Handing(policy).replica("r", slots=1).arrive("held", user="u0").arrive_many("a", 3)
+    script.arrive("rest", user="w", is_continuation=True).change(replace(policy, sharers=2))
+    script.arrive("new", user="v").expect_waiting("new", "rest")
+    assert list(script.refused) == ["a2", "a1"]
+
+
 def test_what_comes_to_a_gateway_without_a_line_is_forwarded_or_refused() -> None:
     """It would wait where nobody is ever served from a queue, or after the end."""
     script = Handing(one_tier(release_at_once=True)).replica("r", slots=1).arrive("held")
@@ -207,3 +216,6 @@ def test_the_pace_of_a_line_follows_how_many_share_the_replicas() -> None:
     script.change(one_tier(sharers=1))
     together_per_s = script.scheduler.pools[0].drain_rate.per_s(script.now)
     assert together_per_s > 2.9 * alone_per_s > 0.0
+    script.change(one_tier(sharers=2))
+    half_per_s = script.scheduler.pools[0].drain_rate.per_s(script.now)
+    assert half_per_s == pytest.approx(together_per_s / 2)
