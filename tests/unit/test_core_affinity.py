@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,12 +36,13 @@ def test_of_more_keys_than_fit_those_not_used_lately_go() -> None:
     assert found.of("a") is found.of("b") is None
 
 
-def test_the_half_of_the_bound_that_was_used_last_is_always_known() -> None:
+@pytest.mark.parametrize("limit", [4, 5])
+def test_the_half_of_the_bound_that_was_used_last_is_always_known(limit: int) -> None:
     """What everybody begins with must not be lost because others came in between."""
     used = "abacadaeafagabahai"
     for end in range(2, len(used)):
-        found = recent(4, used[:end])
-        assert len(found.items()) <= len(found.old) + len(found.young) <= 4
+        found = recent(limit, used[:end])
+        assert len(found.items()) <= len(found.old) + len(found.young) <= limit
         assert {*used[end - 2 : end]} <= set(found.items())
 
 
@@ -106,6 +108,14 @@ def test_the_last_holder_of_a_key_comes_first_and_only_a_few_are_kept() -> None:
         holders.had("k", f"r{number}")
     assert holders.of("k") == ("r8", "r7", "r6", "r5")
     assert len(holders.of("k") or ()) == HOLDERS_MAX
+
+
+def test_who_had_a_key_a_while_ago_is_still_the_second_to_have_it() -> None:
+    """A conversation that came back elsewhere would be cold where it spent the morning."""
+    holders: Holders[str] = Holders(4)
+    for key, name in (("k", "r"), ("x", "s"), ("y", "s"), ("k", "t")):
+        assert holders.had(key, name)
+    assert holders.of("k") == ("t", "r")
 
 
 def test_a_conversation_that_goes_on_notes_only_what_is_new() -> None:

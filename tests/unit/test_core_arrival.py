@@ -379,11 +379,11 @@ def test_who_gives_way_makes_room_for_what_waited_behind_it() -> None:
     """A refused request that was too large must not leave its shadow on the line."""
     policy = one_tier(bounds=Bounds(waiting=2), reserve_after_s=0.0)
     script = Script(policy).replica("r", slots=2).arrive("held", user="z")
-    script.arrive("large", user="a", sequences=2).advance(1.0).arrive(
-        "large2", user="a", sequences=2
-    )
-    script.arrive("small", user="b")
-    assert "small" in script.running
+    script.arrive("large", user="a", sequences=2)
+    for id in ("b0", "b1"):
+        script.arrive(id, user="b").expect_granted(id).advance(1.0).finish(id)
+    script.arrive("c", user="c").expect_waiting("large", "c")
+    script.arrive("d", user="d").expect_refused("large", reason=Reason.SHED).expect_granted("c")
 
 
 # --- continuations ----------------------------------------------------------------------------

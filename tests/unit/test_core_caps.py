@@ -1,6 +1,7 @@
 """A cap on what one holder may have running at once: the excess waits, and keeps nobody else."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,34 @@ def test_each_of_several_schedulers_keeps_to_its_part_of_a_cap(most: int, part: 
     for _ in range(most - part + 1):
         script.finish(next(iter(script.running)))
     assert len(script.running) == part
+
+
+def test_whoever_comes_later_has_a_part_of_its_cap_too() -> None:
+    """Those of whom nothing ran when the gateways lost each other would have the whole."""
+    caps = (("user bob", 4),)
+    script = house(slots=60)
+    script.change(one_tier(sharers=2)).arrive_many("b", 9, user="bob", caps=caps)
+    assert len(script.running) == 2
+    script.arrive("c", caps=(("user carol", 0),)).arrive_many("d", 9, caps=(("user carol", 6),))
+    assert len(script.running) == 2 + 3
+
+
+def test_a_restart_keeps_the_part_of_a_cap() -> None:
+    """Three standbys would let three times as many run."""
+    script = house(one_tier(sharers=3), slots=60)
+    script.arrive_many("a", 9, user="alice", caps=(("user alice", 6),))
+    data = snapshot.snapshot(script.scheduler, script.now)
+    script.scheduler = snapshot.restore(script.scheduler.policy, data, script.now)
+    script.finish("a0").arrive_many("b", 3, user="alice", caps=(("user alice", 6),))
+    assert len(script.running) == 2
+
+
+def test_what_comes_back_to_a_full_queue_when_gateways_are_one_again_waits_there() -> None:
+    """The pace of the line is measured from that instant on."""
+    policy = one_tier(sharers=2)
+    script = house(policy, slots=1).arrive_many("a", 2, user="alice", caps=ALICE).advance(1.0)
+    script.change(replace(policy, sharers=1)).expect_waiting("a1")
+    script.advance(1.0).finish("a0").expect_granted("a1")
 
 
 def test_what_is_held_goes_in_its_order() -> None:
@@ -186,6 +215,41 @@ def test_what_is_held_counts_against_the_bounds_and_gives_way_first() -> None:
     script = house(one_tier(bounds=Bounds(waiting_per_user=2)))
     script.arrive_many("a", 5, user="alice", caps=ALICE)
     script.expect_refused("a4", reason=Reason.USER_QUEUE_FULL)
+
+
+def test_what_is_held_gives_way_for_its_tier_too() -> None:
+    """Somebody who could run would be refused for what its neighbour may not run yet."""
+    tier = Tier(name="only", queue_limit=0, patience_s=1e6, room=Room(requests=2))
+    script = house(one_tier(tiers=(tier,)), slots=1)
+    script.arrive_many("a", 2, user="alice", caps=(("user alice", 1),))
+    script.arrive_many("b", 2, user="bob").expect_waiting("b0", "b1")
+    script.expect_refused("a1", reason=Reason.SHED)
+
+
+def test_one_that_would_be_held_is_told_when_to_come_back() -> None:
+    """By the pace of the line, which is known by then."""
+    policy = one_tier(bounds=Bounds(waiting_per_user=1, waiting=2))
+    script = house(policy, slots=1).arrive("b", user="bob").arrive("b1", user="bob").serve(2)
+    script.arrive("a0", user="alice", caps=(("user alice", 1),)).arrive("b2", user="bob")
+    script.arrive_many("c", 2, user="alice", caps=(("user alice", 1),))
+    script.expect_refused("c1", reason=Reason.USER_QUEUE_FULL)
+    script.arrive("c", user="carol", caps=(("user carol", 0),))
+    script.expect_refused("c", reason=Reason.QUEUE_FULL)
+    assert all((each.retry_after_s or 0.0) >= 1.0 for each in script.refused.values())
+
+
+def test_when_patience_ends_for_one_that_fits_nowhere_what_was_held_behind_it_goes() -> None:
+    """The free slot would wait for the next event of that user."""
+    tier = Tier(name="only", queue_limit=0, patience_s=1e6)
+    script, cap = house(one_tier(tiers=(tier,))), (("user alice", 1),)
+    script.report("r", running=0, waiting=0, kv_use=0.0, kv_capacity_tokens=10_000)
+    script.arrive("full", user="b", prompt_tokens=4_000, output_tokens_max=1).first_token("full")
+    script.arrive("a0", user="alice", caps=cap)
+    big: dict[str, Any] = {"prompt_tokens": 8_000, "output_tokens_max": 1, "patience_s": 5.0}
+    script.arrive("big", user="alice", caps=cap, **big)
+    script.arrive("fits", user="alice", caps=cap, prompt_tokens=4_200, output_tokens_max=1)
+    script.finish("a0").expect_waiting("big", "fits").advance(6.0)
+    script.expect_refused("big", reason=Reason.PATIENCE_SPENT).expect_granted("fits")
 
 
 def test_the_tenants_own_bound_takes_what_it_holds() -> None:

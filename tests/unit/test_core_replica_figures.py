@@ -1,13 +1,20 @@
 """What is believed of a replica's memory and speed, its prefill, and starts that nobody sees."""
 
+import json
 from typing import Any
 
 import pytest
 
 from gateway.core.policy import Policy, Tier
 from gateway.core.replica import Replica
-from gateway.core.speed import LONG_PREFILL_TOKENS, PREFILL_TOKENS_PER_S, STEP_S
-from tests.support.parts import a_replica, put, put_many, report
+from gateway.core.speed import (
+    LEARNING_SHARE,
+    LONG_PREFILL_TOKENS,
+    PREFILL_TOKENS_PER_S,
+    STEP_S,
+    Speed,
+)
+from tests.support.parts import a_grant, a_replica, put, put_many, report
 from tests.support.play import Play
 from tests.support.script import one_tier
 
@@ -342,6 +349,34 @@ def test_the_share_of_a_prompt_that_was_computed_grows_with_time() -> None:
     replica.ledger.start("a")
     assert replica.speed.prefilled_share(grant, 2.0) == 1.0
     assert replica.speed.prefilled_share(put(replica, "b", prompt_tokens=0), 0.0) == 1.0
+
+
+def test_what_was_learnt_of_the_speed_is_as_old_after_a_restart_as_it_was() -> None:
+    """Under another clock a slow moment of before would be one of now, or of tomorrow."""
+    before, after = Speed(), Speed()
+    before.take_tpot(0.2, 10.0, 90.0)
+    grant = a_grant("long", prompt_tokens=LONG_PREFILL_TOKENS, at=80.0)
+    grant.found_room = True
+    before.take_first_token(grant, 90.0)
+    after.restore(json.loads(json.dumps(before.snapshot(100.0))), 7.0)
+    assert (after.tpot_s, after.tpot_at, after.tpot_in_use) == (0.2, -3.0, 10.0)
+    assert after.prefill_rate == before.prefill_rate == LONG_PREFILL_TOKENS / 10.0
+    assert [after.had_long_prefill(since) for since in (-2.1, -1.9)] == [True, False]
+    # The next one is measured from the end of the last one, two seconds before.
+    grant = a_grant("next", prompt_tokens=1_000, at=-9.0)
+    grant.found_room = True
+    after.take_first_token(grant, -1.0)
+    learnt = LONG_PREFILL_TOKENS / 10.0
+    assert after.prefill_rate == pytest.approx(learnt + LEARNING_SHARE * (500.0 - learnt))
+
+
+def test_of_an_engine_that_was_never_heard_a_restart_knows_as_little() -> None:
+    """A guess that was written down would be taken for a measurement."""
+    after = Speed()
+    after.restore(json.loads(json.dumps(Speed().snapshot(100.0))), 7.0)
+    assert after.tpot_s is None
+    assert after.prefill_rate == PREFILL_TOKENS_PER_S
+    assert not after.had_long_prefill(-1e9)
 
 
 # --- starts that nobody sees ------------------------------------------------------------------

@@ -102,6 +102,15 @@ def test_a_line_stays_as_crowded_as_it_is_while_more_or_fewer_share_the_replicas
     assert list(script.refused) == ["a5"]
 
 
+def test_a_line_that_nobody_handed_over_is_not_crowded_by_an_outage() -> None:
+    """Each outage would let a line grow beyond its bound by what mended streams had in it."""
+    policy = one_tier(bounds=Bounds(waiting=3))
+    script = Handing(policy).replica("r", slots=1).arrive("held", user="u0").arrive_many("a", 3)
+    script.arrive("rest", user="w", is_continuation=True).change(replace(policy, sharers=2))
+    script.arrive("new", user="v").expect_waiting("new", "rest")
+    assert list(script.refused) == ["a2", "a1"]
+
+
 def test_what_comes_to_a_gateway_without_a_line_is_forwarded_or_refused() -> None:
     """It would wait where nobody is ever served from a queue, or after the end."""
     script = Handing(one_tier(release_at_once=True)).replica("r", slots=1).arrive("held")
@@ -125,6 +134,16 @@ def test_a_cap_that_was_raised_meanwhile_is_heard_of() -> None:
     script.arrive_many("a", 3, user="u", caps=(("k", 1),)).expect_waiting("a1", "a2")
     script.take_in("b", user="u", caps=(("k", 4),))
     script.expect_granted("a1", "a2", "b")
+
+
+def test_a_cap_that_was_raised_is_heard_of_where_its_bearer_does_not_fit() -> None:
+    """Another model's free slots would wait for those of this one."""
+    script = Handing(one_tier()).replica("r", slots=4).replica("x", slots=1, models=("x",))
+    script.arrive("full", model="x", user="z")
+    script.arrive_many("a", 3, user="u", caps=(("k", 1),)).advance(1.0)
+    script.take_in("b", model="x", user="u", caps=(("k", 4),))
+    script.expect_granted("a1", "a2").expect_waiting("b")
+    assert script.scheduler.granted["a1"][0].granted_at == 1.0
 
 
 def test_what_is_taken_in_of_a_full_holder_is_held() -> None:
@@ -170,6 +189,15 @@ def test_what_nothing_can_serve_any_more_is_refused() -> None:
     script.expect_refused("a", "b", reason=Reason.NO_REPLICA)
 
 
+def test_behind_what_nothing_can_serve_the_others_are_taken_in() -> None:
+    """One request for a replica that is gone would lose all that came with it."""
+    script = Handing(one_tier()).replica("r", slots=1).arrive_many("a", 9).serve(5)
+    lost, kept = script._new("lost", 10, {"only": "gone"}), script._new("kept", 10, {})
+    script.waiting.update(("lost", "kept"))
+    script.tell(Readmitted((lost, kept))).expect_waiting("kept")
+    script.expect_refused("lost", reason=Reason.NO_REPLICA)
+
+
 def test_what_a_holder_held_back_goes_on_where_its_next_is_withdrawn() -> None:
     """The rest of somebody with a cap would wait for ever once another gateway has a part."""
     caps = (("k", 1),)
@@ -188,3 +216,6 @@ def test_the_pace_of_a_line_follows_how_many_share_the_replicas() -> None:
     script.change(one_tier(sharers=1))
     together_per_s = script.scheduler.pools[0].drain_rate.per_s(script.now)
     assert together_per_s > 2.9 * alone_per_s > 0.0
+    script.change(one_tier(sharers=2))
+    half_per_s = script.scheduler.pools[0].drain_rate.per_s(script.now)
+    assert half_per_s == pytest.approx(together_per_s / 2)
