@@ -25,9 +25,6 @@ WATCHERS = ["prometheus", "alertmanager", "alerts", "grafana"]
 ENGINES_BY_PROFILE = {"gpu": ["vllm-0", "vllm-1"], "cpu": ["emulator-0", "emulator-1"]}
 VLLMS = ENGINES_BY_PROFILE["gpu"]
 ENGINES = [name for names in ENGINES_BY_PROFILE.values() for name in names]
-needs_watching = pytest.mark.skipif(
-    not (ROOT / "deploy" / "prometheus").is_dir(), reason="deploy/prometheus is not there"
-)
 ROOT_BY_NEED = {"fetch"}
 """A new volume belongs to root; what fills it runs once and serves nobody."""
 
@@ -101,7 +98,6 @@ def test_nothing_else_is_published_beyond_this_machine() -> None:
             assert port.startswith("127.0.0.1:"), name
 
 
-@needs_watching
 def test_no_file_that_is_mounted_is_missing() -> None:
     """Docker would make a folder in its place, and the service would not start for it."""
     found = [
@@ -191,7 +187,6 @@ def test_who_watches_is_far_from_engines_and_store(service: str) -> None:
     assert SERVICES[service]["profiles"] == ["observability"]
 
 
-@needs_watching
 def test_prometheus_of_the_cluster_differs_only_in_whom_it_asks() -> None:
     """Two files of which one is forgotten would alert on different things."""
     one, three = (
