@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from openai import AsyncOpenAI
@@ -265,3 +266,21 @@ async def test_the_next_gateway_goes_on(engine: Emulator, tmp_path: Path) -> Non
         ):
             done = await ended(client, await client.batches.retrieve(batch.id))
             assert len(await lines_of(client, done.output_file_id)) == COUNT
+
+
+async def test_the_routes_are_described(running: Running) -> None:
+    """Who makes a client from the document must find them, with their errors."""
+    async with httpx.AsyncClient(base_url=running.url) as http:
+        paths = (await http.get("/openapi.json")).json()["paths"]
+        wrong = await http.get("/v1/batches?limit=0", headers={"authorization": f"Bearer {ALICE}"})
+        large = await http.post(
+            "/v1/batches", content=b"x" * 70_000, headers={"authorization": f"Bearer {ALICE}"}
+        )
+    assert set(paths["/v1/files"]) == {"get", "post"}
+    assert set(paths["/v1/files/{file_id}"]) == {"get", "delete"}
+    assert set(paths["/v1/files/{file_id}/content"]) == {"get"}
+    assert set(paths["/v1/batches"]) == {"get", "post"}
+    assert set(paths["/v1/batches/{batch_id}/cancel"]) == {"post"}
+    assert "413" in paths["/v1/files"]["post"]["responses"]
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "limit")
+    assert large.status_code == 413
