@@ -268,6 +268,30 @@ async def test_the_next_gateway_goes_on(engine: Emulator, tmp_path: Path) -> Non
             assert len(await lines_of(client, done.output_file_id)) == COUNT
 
 
+async def test_a_place_that_cannot_be_used_yet_stops_nobody_else(
+    engine: Emulator, tmp_path: Path
+) -> None:
+    """A bucket that is away must not keep chats away, and is used once it is there."""
+    obstacle = tmp_path / "files"
+    obstacle.write_text("in the way")
+    async with (
+        running_gateway(engine.url, keys=KEYS, **kept_in(tmp_path)) as running,
+        sdk(running) as client,
+    ):
+        body = json.loads(line(0, max_tokens=2))["body"]
+        assert (await client.chat.completions.create(**body)).choices
+        with pytest.raises(
+            openai.InternalServerError, match="the storage cannot be used"
+        ) as refused:
+            await client.files.create(file=("in.jsonl", asked(2)), purpose="batch")
+        assert refused.value.status_code == 507
+        assert str(tmp_path) not in refused.value.message
+        obstacle.unlink()
+        await eventually(obstacle.is_dir)
+        done = await ended(client, await submitted(client, asked(2)))
+        assert done.status == "completed"
+
+
 async def test_the_routes_are_described(running: Running) -> None:
     """Who makes a client from the document must find them, with their errors."""
     async with httpx.AsyncClient(base_url=running.url) as http:
