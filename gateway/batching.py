@@ -20,7 +20,7 @@ from gateway.api.doors import Doors
 from gateway.api.ops import on_gateway_error
 from gateway.api.relay import Relay
 from gateway.batch.desk import Caller, Desk
-from gateway.batch.files import files_at
+from gateway.batch.files import FilesError, files_at
 from gateway.batch.record import Batch, Owner
 from gateway.batch.routes import routes
 from gateway.batch.runner import Runner
@@ -79,9 +79,14 @@ class Batching:
         app.add_exception_handler(RequestValidationError, _on_invalid)
 
     async def start(self, tasks: asyncio.TaskGroup) -> None:
-        """Open what is kept, and go on with what was left. Raises StoreError, FilesError."""
-        await self.tools.store.open()
-        await self.tools.files.open()
+        """Open what is kept, and go on with what was left: now, or as soon as that can be done.
+
+        Whoever has no batches is served meanwhile.
+        """
+        try:
+            await self.runner.open()
+        except (StoreError, FilesError) as error:
+            LOGGER.error("batches cannot be used yet: %s", error)
         self._running = tasks.create_task(self.runner.run())
 
     async def stop(self) -> None:

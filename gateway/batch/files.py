@@ -5,6 +5,7 @@ a name of its own; only in a folder can it grow. All work is done in threads.
 """
 
 import errno
+import logging
 import os
 import time
 from collections.abc import AsyncIterator
@@ -17,6 +18,7 @@ from fsspec.implementations.local import LocalFileSystem
 from gateway.api.threads import in_thread
 from gateway.errors import StorageFullError
 
+LOGGER = logging.getLogger("fairgate.batch")
 SLICE_BYTES = 256 << 10
 """What is read or written in one step."""
 BLOCK_BYTES = 8 << 20
@@ -27,6 +29,11 @@ FOLDER_MODE = 0o700
 
 class FilesError(Exception):
     """The files cannot be read or written now, and why, in one line."""
+
+    def __init__(self, told: str, detail: str) -> None:
+        """`told`: what users may know; `detail`, with paths and a bucket's words, is for logs."""
+        self.told = told
+        super().__init__(f"{told}: {detail}")
 
 
 class System(Protocol):
@@ -72,7 +79,7 @@ class Files:
         while at < size:
             data = await self.read(name, at, min(size, at + SLICE_BYTES))
             if not data:
-                raise FilesError(f"{name} has {at} bytes where it should have {size}")
+                raise FilesError("an object is cut", f"{name} has {at} bytes of {size}")
             at += len(data)
             yield data
 
@@ -93,21 +100,23 @@ class Files:
         try:
             return await in_thread(work, *args)
         except FileNotFoundError as error:
-            raise FilesError(f"an object is missing: {error}") from error
+            raise FilesError("an object is missing", str(error)) from error
         except OSError as error:
             if error.errno in FULL:
-                raise FilesError(f"the storage is full: {error}") from error
-            raise FilesError(f"the storage cannot be used: {error}") from error
+                raise FilesError("the storage is full", str(error)) from error
+            raise FilesError("the storage cannot be used", str(error)) from error
         except FilesError:
             raise
         except Exception as error:
             # Each file system of fsspec has errors of its own: S3 refuses with botocore's.
             text = " ".join(str(error).split())[:300]
-            raise FilesError(f"the storage refuses: {type(error).__name__}: {text}") from error
+            detail = f"{type(error).__name__}: {text}"
+            raise FilesError("the storage refuses", detail) from error
 
     def _open(self) -> None:
-        self._system.makedirs(self._root, exist_ok=True)
+        # A bucket must be there: whoever may write to it may not always make one.
         if self.grows:
+            self._system.makedirs(self._root, exist_ok=True)
             os.chmod(self._root, FOLDER_MODE)
 
     def _sync_folder(self) -> None:
@@ -235,5 +244,6 @@ def files_at(url: str) -> Files:
 
 
 def full(error: FilesError) -> StorageFullError:
-    """What a client is told."""
-    return StorageFullError(f"The files of batches cannot be written: {error}.")
+    """What a client is told; the log says all of it."""
+    LOGGER.error("files of batches: %s", error)
+    return StorageFullError(f"The files of batches cannot be used now: {error.told}.")

@@ -46,6 +46,7 @@ class Runner:
         self._not_before: dict[str, float] = {}
         self._wake = asyncio.Event()
         self._sweep_at = 0.0
+        self._is_open = False
         self.fault: str | None = None
         """Why the store cannot be used."""
 
@@ -60,6 +61,12 @@ class Runner:
         job = self._jobs.get(batch_id or "")
         if job is not None:
             job.look()
+
+    async def open(self) -> None:
+        """Open what is kept. Raises StoreError, FilesError."""
+        await self._tools.store.open()
+        await self._tools.files.open()
+        self._is_open = True
 
     async def run(self) -> None:
         """Until it is cancelled; then what is under way is left for others."""
@@ -79,6 +86,8 @@ class Runner:
     async def _look(self) -> None:
         tools, now = self._tools, asyncio.get_running_loop().time()
         try:
+            if not self._is_open:
+                await self.open()
             await self._expire()
             if now >= self._sweep_at:
                 self._sweep_at = now + SWEEP_S
@@ -227,7 +236,7 @@ class Runner:
         """The object of its input: no open batch loses its file. Raises FilesError."""
         file = await self._tools.store.file(batch.input_file_id)
         if file is None:
-            raise FilesError(f"the file {batch.input_file_id} is gone")
+            raise FilesError("an object is missing", f"the file {batch.input_file_id} is gone")
         return file.object
 
     async def _expire(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from openai import AsyncOpenAI
@@ -265,3 +266,45 @@ async def test_the_next_gateway_goes_on(engine: Emulator, tmp_path: Path) -> Non
         ):
             done = await ended(client, await client.batches.retrieve(batch.id))
             assert len(await lines_of(client, done.output_file_id)) == COUNT
+
+
+async def test_a_place_that_cannot_be_used_yet_stops_nobody_else(
+    engine: Emulator, tmp_path: Path
+) -> None:
+    """A bucket that is away must not keep chats away, and is used once it is there."""
+    obstacle = tmp_path / "files"
+    obstacle.write_text("in the way")
+    async with (
+        running_gateway(engine.url, keys=KEYS, **kept_in(tmp_path)) as running,
+        sdk(running) as client,
+    ):
+        body = json.loads(line(0, max_tokens=2))["body"]
+        assert (await client.chat.completions.create(**body)).choices
+        with pytest.raises(
+            openai.InternalServerError, match="the storage cannot be used"
+        ) as refused:
+            await client.files.create(file=("in.jsonl", asked(2)), purpose="batch")
+        assert refused.value.status_code == 507
+        assert str(tmp_path) not in refused.value.message
+        obstacle.unlink()
+        await eventually(obstacle.is_dir)
+        done = await ended(client, await submitted(client, asked(2)))
+        assert done.status == "completed"
+
+
+async def test_the_routes_are_described(running: Running) -> None:
+    """Who makes a client from the document must find them, with their errors."""
+    async with httpx.AsyncClient(base_url=running.url) as http:
+        paths = (await http.get("/openapi.json")).json()["paths"]
+        wrong = await http.get("/v1/batches?limit=0", headers={"authorization": f"Bearer {ALICE}"})
+        large = await http.post(
+            "/v1/batches", content=b"x" * 70_000, headers={"authorization": f"Bearer {ALICE}"}
+        )
+    assert set(paths["/v1/files"]) == {"get", "post"}
+    assert set(paths["/v1/files/{file_id}"]) == {"get", "delete"}
+    assert set(paths["/v1/files/{file_id}/content"]) == {"get"}
+    assert set(paths["/v1/batches"]) == {"get", "post"}
+    assert set(paths["/v1/batches/{batch_id}/cancel"]) == {"post"}
+    assert "413" in paths["/v1/files"]["post"]["responses"]
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "limit")
+    assert large.status_code == 413

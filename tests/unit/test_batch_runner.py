@@ -347,8 +347,10 @@ async def test_a_bucket_takes_each_group_as_an_object(tmp_path: Path) -> None:
         assert_each_once(await everything(place, done), COUNT)
 
 
-async def test_a_bucket_that_refuses_is_told_of(tmp_path: Path) -> None:
-    """An operator whose credentials ended must read that, and lose nothing."""
+async def test_a_bucket_that_refuses_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An operator whose credentials ended must read that in the log, and loses nothing."""
     from gateway.batch.files import FilesError, files_at
     from gateway.errors import StorageFullError
 
@@ -364,8 +366,10 @@ async def test_a_bucket_that_refuses_is_told_of(tmp_path: Path) -> None:
 
         system.open = refuse
         try:
-            with pytest.raises(StorageFullError, match="AccessDenied"):
+            with pytest.raises(StorageFullError, match="the storage refuses") as refused:
                 await uploaded(place.desk, lines(2))
+            assert "AccessDenied" not in refused.value.message
+            assert "AccessDenied" in caplog.text
         finally:
             system.open = real
         assert await place.desk.files(CALLER, after=None, limit=9, purpose=None, order="desc") == []
