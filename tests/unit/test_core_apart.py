@@ -207,8 +207,8 @@ def test_claims_are_those_of_a_tier_by_its_name_and_not_by_its_rank() -> None:
 def test_who_leads_nowhere_is_not_told_of() -> None:
     """Each change of leaders would carry every user that ever came."""
     script = shared("a")
-    for user, *leads in (("both", 2.0, 3.0), ("own", 0.0, 0.5), ("none", 0.0, 0.0)):
-        script.pool().queues[0].adopt_debt((f"t {user}", user, *leads))
+    for user, lead, own in (("both", 2.0, 3.0), ("own", 0.0, 0.5), ("none", 0.0, 0.0)):
+        script.pool().queues[0].adopt_debt((f"t {user}", user, lead, own))
     script.pool().queues[0].adopt_debt(("t shared", "its tenant's", 0.5, 0.0))
     assert claims(script.pool())["tiers"]["a"]["debts"] == [
         ["t both", "both", 2.0, 3.0],

@@ -176,6 +176,8 @@ def test_a_cap_that_was_raised_is_filled_by_what_was_held(slots: int) -> None:
     script.arrive("b", user="alice", caps=(("user alice", 5),))
     for left in range(9, 0, -1):
         assert len(script.running) == min(slots, 5, left + 1)
+        queued = [each for each in script.scheduler.waiting.values() if each.holder is None]
+        assert all(0.0 <= each.entered_at <= script.now for each in queued)
         script.serve(1)
 
 
