@@ -18,6 +18,8 @@ from typing import Any, Final
 import httpx
 import orjson
 
+from gateway.upstream.unanswered import UNANSWERED
+
 LOGGER = logging.getLogger("fairgate.scaling")
 PENDING_MAX: Final = 256
 """Pools with news that were not told yet; beyond it the oldest news are dropped."""
@@ -62,7 +64,7 @@ async def posted(target: Target, body: bytes, headers: Mapping[str, str]) -> int
             http.stream("POST", target.url, content=body, headers=dict(headers)) as answer,
         ):
             return answer.status_code
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, TimeoutError):
+    except UNANSWERED:
         return None
 
 

@@ -12,6 +12,7 @@ from typing import Final
 import httpx
 
 from gateway.upstream.replicas import ReplicaAddress
+from gateway.upstream.unanswered import UNANSWERED
 
 LEVEL: Final = 1
 """Weights go to the machine's memory, from where they are back in seconds; 2 would drop them."""
@@ -88,5 +89,5 @@ async def _asked(
 ) -> httpx.Response | None:
     try:
         return await http.request(method, path, timeout=within_s)
-    except (httpx.HTTPError, httpx.InvalidURL, OSError):
+    except UNANSWERED:
         return None

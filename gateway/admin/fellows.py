@@ -19,6 +19,7 @@ from fastapi import Request, Response
 from pydantic import BaseModel, ValidationError
 
 from gateway.admin.paging import Key, Listing, Page, named
+from gateway.upstream.unanswered import UNANSWERED
 
 ASK_S = 1.0
 """So long another gateway may take."""
@@ -235,7 +236,7 @@ async def _asked(
             httpx.AsyncClient(transport=transport, base_url=base) as http,
         ):
             return await http.request(request.method, target, headers=headers)
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, TimeoutError):
+    except UNANSWERED:
         return None
 
 

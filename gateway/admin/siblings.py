@@ -15,6 +15,7 @@ from gateway.admin.fellows import OWN, PART, PASSED_ON
 from gateway.runtime.berth import Berth
 from gateway.telemetry.last_words import LastWords
 from gateway.telemetry.merging import merged
+from gateway.upstream.unanswered import UNANSWERED
 
 LOGGER = logging.getLogger("fairgate.workers")
 ASK_S = 1.0
@@ -123,7 +124,7 @@ async def _metrics_at(path: Path, headers: Headers) -> str | None:
             httpx.AsyncClient(transport=transport, base_url="http://localhost") as http,
         ):
             return await _read(http, headers)
-    except (httpx.HTTPError, OSError, TimeoutError):
+    except UNANSWERED:
         return None
 
 

@@ -20,6 +20,7 @@ import httpx
 
 from gateway.upstream.client import IDLE_S_MAX
 from gateway.upstream.replicas import ReplicaAddress
+from gateway.upstream.unanswered import UNANSWERED
 
 TIMEOUT_S: Final = 5.0
 TEXT_MAX: Final = 4 << 20
@@ -128,7 +129,7 @@ async def _got(
                 headers={"date": answer.headers.get("date", "")},
                 content=bytes(body),
             )
-    except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError, TimeoutError):
+    except UNANSWERED:
         return None
 
 

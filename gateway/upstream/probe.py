@@ -6,6 +6,7 @@ core is frozen. The sign of life is progress, which is read out of the reports.
 """
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -31,7 +32,9 @@ from gateway.upstream.replicas import (
     context_lengths,
     model_cards,
 )
+from gateway.upstream.unanswered import UNANSWERED
 
+LOGGER = logging.getLogger("fairgate.probe")
 METRICS_BYTES_MAX = 4 << 20
 """vLLM writes 50 kB, and 14 kB more for each further data-parallel engine."""
 ANSWER_BYTES_MAX = 1 << 20
@@ -133,7 +136,11 @@ class Probe:
         try:
             while True:
                 began_at = self._clock()
-                await self.probe_once()
+                try:
+                    await self.probe_once()
+                except Exception:
+                    # One replica's answer that nobody thought of must not end the gateway.
+                    LOGGER.exception("%s: asking it how it is failed", self.address.name)
                 await self._sleep(self._pause_s(self._clock() - began_at))
         finally:
             await self.aclose()
@@ -259,7 +266,7 @@ class Probe:
                 return bytes(body)
         except (TimeoutError, httpx.TimeoutException):
             raise NoAnswer(f"GET {path}: no answer within {self._timeout_s:g} s") from None
-        except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError) as error:
+        except UNANSWERED as error:
             raise NoAnswer(
                 f"GET {path}: {_reason(error)}",
                 refused=_is_refused(error),

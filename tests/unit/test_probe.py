@@ -353,3 +353,42 @@ async def test_a_cancelled_probe_closes_its_connection() -> None:
     engine = Engine()
     await Watch(engine).run(rounds=1)
     assert engine.closed
+
+
+# --- what nobody thought of -----------------------------------------------------------------------
+
+
+def socketless() -> httpx.Response:
+    """What httpcore raises over a connection that broke as soon as it was made."""
+    raise AttributeError("'NoneType' object has no attribute 'getpeername'")
+
+
+async def test_a_connection_that_breaks_as_soon_as_it_is_made_is_no_answer() -> None:
+    """An engine that was restarted at the wrong millisecond took the whole gateway with it."""
+    engine = Engine()
+    watch = Watch(engine)
+    await watch.round()
+    engine.answers["/metrics"] = engine.answers["/v1/models"] = socketless
+    status = await watch.round()
+    assert status.misses == 1
+    assert status.last_error is not None
+    assert status.last_error.endswith("AttributeError")
+
+
+async def test_what_nobody_thought_of_costs_one_round_and_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One answer that a parser chokes on would end the service of all other replicas."""
+    engine = Engine()
+    watch = Watch(engine)
+    faults = [True, False]
+
+    def odd() -> httpx.Response:
+        if faults.pop(0):
+            raise RuntimeError("never seen")
+        return httpx.Response(200, text=VLLM_METRICS)
+
+    engine.answers["/metrics"] = odd
+    await watch.run(rounds=2)
+    assert kinds(watch.told)[-1] == "ReplicaReported"
+    assert "asking it how it is failed" in caplog.text
