@@ -97,7 +97,7 @@ class BatchQuotaError(GatewayError):
 class BatchStoreError(GatewayError):
     """What keeps files and batches cannot be used now."""
 
-    status, type, code = 503, "service_unavailable", "store_unavailable"
+    status, type, code = 503, "service_unavailable", "batch_store_unavailable"
 
 
 class ResponseCancelledError(GatewayError):

@@ -1,5 +1,6 @@
 """The process above the workers, without any: what it hears, and whom it tells."""
 
+import logging
 import os
 import signal
 import socket
@@ -120,7 +121,7 @@ def test_whoever_is_told_to_go_while_it_starts_does_no_wrong(
     starting.status, serving.status = -signal.SIGTERM, 0
     with caplog.at_level("INFO", "fairgate.workers"):
         scene.hears(signal.SIGCHLD)
-    assert [record.levelname for record in caplog.records] == ["INFO", "INFO"]
+    assert {record.levelname for record in caplog.records} == {"INFO"}
     assert scene.supervisor.status == 0
 
 
@@ -134,5 +135,6 @@ def test_whoever_dies_of_anything_else_at_the_end_is_told_of(
     first, second = scene.house.processes
     first.status, second.status = -signal.SIGTERM, -signal.SIGSEGV
     scene.hears(signal.SIGCHLD)
-    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
+    faults = [each for each in caplog.records if each.levelno > logging.INFO]
+    assert [each.levelname for each in faults] == ["ERROR", "ERROR"]
     assert scene.supervisor.status == 128 + signal.SIGTERM
