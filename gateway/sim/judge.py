@@ -5,6 +5,7 @@ who runs, what each attempt was charged, how long anybody waited, and which repl
 """
 
 from collections import Counter
+from dataclasses import fields
 from hashlib import blake2b
 
 from gateway.core import cost, invariants
@@ -357,7 +358,7 @@ def _line(now: float, what: Event | Decision) -> str:
         return f"{now!r} {kind} {what.replica} {what.report.running} {what.report.waiting}\n"
     if isinstance(what, PolicyChanged):
         return f"{now!r} {kind} {[tier.name for tier in what.policy.tiers]}\n"
-    values = [getattr(what, name) for name in type(what).__slots__]
+    values = [getattr(what, each.name) for each in fields(what)]
     # The order of a set differs from process to process.
-    fields = [str(sorted(each) if isinstance(each, frozenset) else each) for each in values]
-    return f"{now!r} {kind} {' '.join(fields)}\n"
+    told = [str(sorted(each) if isinstance(each, frozenset) else each) for each in values]
+    return f"{now!r} {kind} {' '.join(told)}\n"
