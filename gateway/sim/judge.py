@@ -69,8 +69,8 @@ class Judge:
         self._deadlines: dict[str, float] = {}
         """The same for those that wait, put off to the instant at which they came back."""
         self._idle_since: dict[str, float] = {}
-        self._failed: dict[tuple[str, str], tuple[float, Fault | None]] = {}
-        """When it failed and why, by request of a client and replica."""
+        self._failed: dict[str, dict[str, tuple[float, Fault | None]]] = {}
+        """When it failed and why, by request of a client, then replica."""
         self._away: set[str] = set()
         self._drained: set[str] = set()
         self._is_closed = False
@@ -139,6 +139,7 @@ class Judge:
                 life = self._here.lives[_ask_of(request.id)]
                 since = life.broke_at if request.is_continuation else life.ask.at
                 assert request.arrived_at == since, f"{request.id} lost its place"
+                self._forgive(request)
                 self._due[request.id] = _due(request, self._here.desk.policy)
                 self._wait(request, now)
             case FirstToken(id):
@@ -147,7 +148,8 @@ class Judge:
             case Finished(id):
                 assert id in self._running or id in self._waiting, f"{id} ends twice"
                 if event.outcome is Outcome.FAILED and id in self._running:
-                    self._failed[_ask_of(id), self._running[id]] = now, event.fault
+                    failed = self._failed.setdefault(_ask_of(id), {})
+                    failed[self._running[id]] = now, event.fault
                 self._leave(id)
                 self._judge_charge(event)
             case Bounced(id) | RecallDone(id):
@@ -187,7 +189,7 @@ class Judge:
                 assert id in self._waiting, f"{id} is granted and does not wait"
                 request = self._waiting.pop(id)
                 assert replica not in request.excluded, f"{id} goes where it is excluded"
-                failed = self._failed.get((_ask_of(id), replica))
+                failed = self._failed.get(_ask_of(id), {}).get(replica)
                 is_forgiven = failed is None or self._is_forgiven(request, replica, *failed)
                 assert is_forgiven, f"{id} goes where it failed"
                 is_away = replica in self._away or replica in self._drained
@@ -211,6 +213,13 @@ class Judge:
                 assert id in self._started, f"{id} is to be moved and has not begun"
             case _:
                 pass
+
+    def _forgive(self, request: Request) -> None:
+        """What had come back when it asked may have gone again by the time it is granted."""
+        failed = self._failed.get(_ask_of(request.id), {})
+        for replica, (at, fault) in list(failed.items()):
+            if replica not in request.excluded and self._is_forgiven(request, replica, at, fault):
+                del failed[replica]
 
     def _is_forgiven(
         self, request: Request, replica: str, failed_at: float, fault: Fault | None
