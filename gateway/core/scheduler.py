@@ -94,9 +94,11 @@ class Scheduler(State):
                 change.woke(self, now=now, out=out)
             case _:
                 assert_never(event)
-        if (self.room.requests or self.due_at < inf) and (
-            self.wake_at is None or self.wake_at <= now
-        ):
+        if self.room.requests:
+            # What was asked for while nothing waited may be too late for what does now.
+            if self.wake_at is None or not now < self.wake_at <= now + RECHECK_S:
+                self._ask_to_wake(now, out)
+        elif self.due_at < inf and (self.wake_at is None or self.wake_at <= now):
             self._ask_to_wake(now, out)
         return out
 
@@ -114,6 +116,8 @@ class Scheduler(State):
         return in_line, admission.wait_s(pool, in_line, now)
 
     def _ask_to_wake(self, now: float, out: list[Decision]) -> None:
+        if self.wake_at is not None and self.wake_at > now:
+            self.due_at = min(self.due_at, self.wake_at)
         at = self.due_at
         first = self.room.deadlines.first() if self.room.requests else None
         if first is not None:

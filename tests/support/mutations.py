@@ -328,6 +328,9 @@ WAITING = (
     M("wakes come too late", "scheduler.py",
       "min(at, first.deadline, now + RECHECK_S)",
       "min(at, max(first.deadline, now + RECHECK_S))", days()),
+    M("a wish from before stands", "scheduler.py",
+      "not now < self.wake_at <= now + RECHECK_S", "self.wake_at <= now",
+      unit("scheduler", "test_who_begins_to_wait_waits_for_no_wish_from_before")),
 )  # fmt: skip
 
 HEALTH = (

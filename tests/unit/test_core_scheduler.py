@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from gateway.core.breaker import BACKOFF_S
 from gateway.core.messages import (
     Arrived,
     Cancelled,
@@ -120,6 +121,16 @@ def test_a_wish_that_was_not_granted_in_time_is_made_again() -> None:
     script.now = 3.0
     script.report("r", running=1, waiting=0)
     assert wakes(script) == [RECHECK_S, 3.0 + RECHECK_S]
+
+
+def test_who_begins_to_wait_waits_for_no_wish_from_before() -> None:
+    """What was asked for while nobody waited, here of a second circuit, may come much later."""
+    script = Play().replica("near", slots=1).refuse_connections("near")
+    script.replica("far", slots=1).advance(BACKOFF_S - 0.1).refuse_connections("far")
+    assert wakes(script)[-1] == BACKOFF_S
+    script.advance(0.1).arrive("a").expect_granted("a", on="near")
+    script.refuse_connections("near").arrive("b").expect_waiting("b")
+    assert wakes(script)[-1] <= script.now + RECHECK_S
 
 
 # --- where somebody stands --------------------------------------------------------------------
