@@ -135,8 +135,9 @@ class Process:
             await self._process.wait()
 
     def signal(self, name: str) -> None:
-        """Send it a signal, where it runs."""
-        if self._process is not None and self._runs:
+        """Send it a signal, where it runs; what would end it while it starts has nothing to end."""
+        is_changing = self._changing.locked() and name != "SIGCONT"
+        if self._process is not None and self._runs and not is_changing:
             self._process.send_signal(signal.Signals[name])
 
     async def inject(self, fault: str) -> None:
