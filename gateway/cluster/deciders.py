@@ -278,6 +278,7 @@ class Deciders:
             self._step_down([follower.pool], now)
             self._candidacy.leaves.discard(follower.pool)
         live = {*standing.gateways, *(self.company.lately(now) - {follower.former})}
+        follower.former = ""  # who led before this one lives, if it is heard from now on
         follower.enter(Phase.GATHERING, now)
         follower.epoch = max(follower.epoch, epoch)
         kept = standing.kept.get(follower.pool, b"")

@@ -391,6 +391,7 @@ class Leadership:
             self._close(guest, key)
 
     def _give_up(self, guest: Guest, now: float) -> None:
+        self._take_out(guest, now)
         self._disown(guest, now)
         del self.guests[guest.gateway]
         self.awaited.discard(guest.gateway)

@@ -235,6 +235,7 @@ def disowned(state: State, request_id: str, *, now: float, out: list[Decision]) 
     forget_if_gone(state, replica)
     state.touch(replica)
     _ran(state, grant.waiting.request, now=now, out=out)
+    fill_replica(state, replica, now=now, out=out)  # what tells of nobody has room for one more
 
 
 def forget_if_gone(state: State, replica: Replica) -> None:

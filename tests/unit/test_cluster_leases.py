@@ -7,7 +7,7 @@ from gateway.cluster.deciders import FORGET_AFTER_S
 from gateway.cluster.follower import ALONE_AFTER_S, EPOCHS_MAX, Epochs, Follower, Phase
 from gateway.cluster.leader import ABSENT_S
 from gateway.cluster.messages import Led, Left
-from gateway.cluster.ports import BEAT_S, LEASE_MARGIN_S, LEASE_S, Leader, Standing
+from gateway.cluster.ports import BEAT_S, LEASE_MARGIN_S, LEASE_S, SILENCE_S, Leader, Standing
 from gateway.core.messages import ReplicaReport, ReplicaReported
 from tests.support.members import MODEL, Joined, Site
 
@@ -44,6 +44,16 @@ def test_a_renewal_whose_answer_came_late_ends_the_lead() -> None:
     joined.now += LEASE_S
     site.carry_out(site.member.stands(standing("a", "a"), joined.now, asked_at=asked_at))
     assert not site.member.led
+
+
+def test_a_store_that_forgot_hides_no_gateway_not_even_the_leader_of_before() -> None:
+    """Its slots would be given out while its streams still run there."""
+    joined, site = one("a", "b")
+    both = ("a", "b")
+    for each in (standing("b", *both), standing("a", *both, epoch=2), standing("a", "a", epoch=3)):
+        joined.now += SILENCE_S / 2
+        site.carry_out(site.member.stands(each, joined.now, asked_at=joined.now))
+    assert site.member.led[MODEL].awaited == {"b"}
 
 
 def test_a_leader_that_left_is_not_followed_on_the_word_of_the_store() -> None:

@@ -118,7 +118,7 @@ def test_what_is_disowned_of_an_engine_that_tells_nothing_is_forgotten() -> None
     """Its slot would be lost for ever: nothing could show that it is free."""
     script = Play(one_tier()).replica("r", slots=1).arrive("a").arrive("b")
     del script.running["a"]
-    script.tell(Disowned("a")).advance(1.0)
+    script.tell(Disowned("a")).expect_granted("b")
     assert script.known().foreign == 0
 
 
