@@ -84,15 +84,17 @@ clean: ## caches and build outputs; .venv stays
 
 # mypyc: the core, typed and pure, runs about three times as fast; the relay, by a third (docs/performance.md).
 # Apart from the sources, so that no stale binary shadows an edited file.
-# -O2: what runs per request has to stay in the processor's caches; -O3 costs a twentieth more here.
-build/compiled/.done: $(COMPILED) | .venv/.installed-dev
+# -O2: what runs per request has to stay in the processor's caches; -O3 costs a twentieth more here. For the same
+# reason cold.h has the paths of errors laid apart; hidden symbols are reached without a table.
+build/compiled/.done: $(COMPILED) deploy/cold.h | .venv/.installed-dev
 	rm -rf build/compiled
 	mkdir -p build/compiled/gateway
 	@touch build/compiled/.begun
 	for each in gateway/*; do case " $(dir $(COMPILED)) " in \
 		*" $$each/ "*) cp -r $$each build/compiled/gateway/ ;; \
 		*) ln -s ../../../$$each build/compiled/gateway/ ;; esac; done
-	cd build/compiled && MYPYC_OPT_LEVEL=2 CFLAGS=-fno-semantic-interposition \
+	cd build/compiled && MYPYC_OPT_LEVEL=2 MYPYC_DEBUG_LEVEL=0 \
+		CFLAGS="-fvisibility=hidden -fno-semantic-interposition -fno-plt -include ../../deploy/cold.h" \
 		../../$(BIN)/mypyc $(COMPILED) >mypyc.log 2>&1 || \
 		{ tail -n 30 mypyc.log; exit 1; }
 	@touch -r build/compiled/.begun $@ # what was edited meanwhile is newer

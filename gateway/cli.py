@@ -1,16 +1,15 @@
-"""The `fairgate` command: arguments only. Each command imports what it runs when it runs."""
+"""All of the `fairgate` command: arguments only. Each command imports what it runs when it runs."""
 
 import os
 import sys
 from hashlib import sha256
-from pathlib import Path
 from secrets import token_urlsafe
-from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, NoReturn, cast
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from gateway import cli_batch, cli_operate, cli_replay, cli_simulate, cli_store
+from gateway.cli_serve import ConfigOption, PolicyOption, ReplicaOption, serve, settings_of
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
@@ -35,96 +34,11 @@ for name, commands in (
     ("batch", cli_batch.app),
 ):
     app.add_typer(commands, name=name)
+app.command("serve")(serve)
 app.command("simulate")(cli_simulate.simulate)
-
-ConfigOption = Annotated[
-    Path | None, typer.Option("--config", help="The YAML file; default: $FAIRGATE_CONFIG.")
-]
-ReplicaOption = Annotated[
-    list[str] | None, typer.Option("--replica", help="URL of an engine; may be repeated.")
-]
-PolicyOption = Annotated[
-    str | None, typer.Option("--policy", help="fair, or fifo: no queue, no gate, no fairness.")
-]
 
 TOP_TIMEOUT_S = 5.0
 """Who watches is told soon that a gateway does not answer."""
-
-
-def main() -> None:
-    """Run the command line."""
-    app()
-
-
-@app.command()
-def serve(
-    *,
-    config: ConfigOption = None,
-    replica: ReplicaOption = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
-    policy: PolicyOption = None,
-    insecure_no_auth: Annotated[
-        bool, typer.Option("--insecure-no-auth", help="Serve other machines without API keys.")
-    ] = False,
-    log_level: Annotated[
-        str | None, typer.Option(help="debug, info (default), warning, error.")
-    ] = None,
-    request_log: Annotated[
-        str | None,
-        typer.Option(help="A file for one JSON line a request; - is standard output."),
-    ] = None,
-    redis: Annotated[
-        str | None, typer.Option(help="URL of the Redis over which several gateways act as one.")
-    ] = None,
-    batches: Annotated[str | None, typer.Option(help="Folder or URL of the Batch API.")] = None,
-    workers: Annotated[
-        int, typer.Option(min=1, max=64, help="Processes on one port; above 1 it needs Redis.")
-    ] = 1,
-) -> None:
-    """Run the gateway."""
-    _spare_httpx_its_command_line()
-    from gateway.runtime.berth import berth_in
-    from gateway.settings import load_settings
-
-    path = config or Path(os.environ.get("FAIRGATE_CONFIG", ""))
-    overrides: dict[str, object] = {
-        "replicas": tuple(replica) if replica else None,
-        "listen.host": host,
-        "listen.port": port,
-        "policy": policy,
-        "insecure_no_auth": insecure_no_auth or None,
-        "log.level": log_level,
-        "log.requests": request_log,
-        "redis.url": redis,
-        "batches.files": batches,
-    }
-    settings = _settings(config, overrides)
-
-    def load() -> "Settings":
-        return load_settings(config=config, environ=os.environ, overrides=overrides)
-
-    # Without a file there is nothing to read again, and a terminal that goes ends what it started.
-    reads_again = bool(path.name or settings.log.requests)
-    worker = berth_in(os.environ)
-    if worker is None and workers > 1:
-        from gateway.workers import objection, supervise
-
-        if why_not := objection(settings, workers):
-            sys.stderr.write(f"{why_not}\n")
-            raise typer.Exit(2)
-        raise typer.Exit(supervise(settings, workers, hears_again=reads_again))
-    from gateway.server import serve as run
-
-    run(settings, load if reads_again else None, worker)
-
-
-def _spare_httpx_its_command_line() -> None:
-    """It brings rich's Markdown where rich is installed: 3 MB that a gateway never uses.
-
-    What is None among the modules counts as not installed, and then httpx goes without.
-    """
-    sys.modules.setdefault("httpx._main", cast(ModuleType, None))
 
 
 @app.command()
@@ -144,7 +58,7 @@ def check(
 ) -> None:
     """Validate a configuration, ask every replica, and explain each failure."""
     if live:
-        settings = _settings(config, {"replicas": tuple(replica) if replica else None})
+        settings = settings_of(config, {"replicas": tuple(replica) if replica else None})
         _examine(settings, proxy_timeout_s, gateway, admin_key, as_json=as_json)
     if proxy_timeout_s is not None or as_json:
         raise typer.BadParameter("--proxy-timeout-s and --json go with --live")
@@ -155,7 +69,7 @@ def check(
     from gateway.check import check as examine
     from gateway.check import has_errors, print_findings
 
-    settings = _settings(config, {"replicas": tuple(replica) if replica else None})
+    settings = settings_of(config, {"replicas": tuple(replica) if replica else None})
     findings = asyncio.run(examine(settings))
     print_findings(findings, Console())
     raise typer.Exit(1 if has_errors(findings) else 0)
@@ -332,14 +246,3 @@ def keys_create(
     line = yaml.safe_dump(entry, default_flow_style=True, sort_keys=False, width=1_000)
     sys.stderr.write("The key, shown this once; below, the entry for `keys:`.\n")
     sys.stdout.write(f"{api_key}\n  - {line}")
-
-
-def _settings(config: Path | None, overrides: dict[str, object]) -> "Settings":
-    """The settings, or every fault on stderr and exit status 2."""
-    from gateway.settings import SettingsError, load_settings
-
-    try:
-        return load_settings(config=config, environ=os.environ, overrides=overrides)
-    except SettingsError as error:
-        sys.stderr.write(f"{error}\n")
-        raise typer.Exit(2) from None

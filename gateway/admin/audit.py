@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.desk import Desk
+from gateway.admin.door import PREFIX
 from gateway.admin.paging import LIMIT, LIMIT_MAX, Listing
 from gateway.admin.problems import documented
 from gateway.errors import BadRequestError
@@ -57,7 +58,7 @@ class AuditAsked(BaseModel):
 
 def router(desk: Desk) -> APIRouter:
     """The route `/audit`."""
-    routes = APIRouter(prefix="/audit", tags=["audit"])
+    routes = APIRouter(prefix=f"{PREFIX}/audit", tags=["audit"])
 
     @routes.get("", summary="Who changed what, the newest first", responses=documented(503))
     async def audit(asked: Annotated[AuditAsked, Query()]) -> Listing[AuditView]:

@@ -38,6 +38,7 @@ from gateway.tenancy.store.port import Answer, StoreError
 LOGGER = logging.getLogger("fairgate.admin")
 BODY_BYTES_MAX = 1 << 20
 """Of one request of an operator."""
+PREFIX = "/admin/v1"
 PUBLIC = ("/healthz", "/readyz", "/v1/")
 """How paths begin that are never operators' own."""
 PARAMETERS_MAX = 64

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Header
 from starlette.responses import Response
 
 from gateway.admin.desk import Desk
+from gateway.admin.door import PREFIX
 from gateway.admin.events import HEARTBEAT, LAGGED, Happenings, Listener
 from gateway.admin.problems import documented
 from gateway.api.disconnect import (
@@ -36,7 +37,7 @@ ANSWER: dict[int | str, dict[str, Any]] = {
 
 def router(desk: Desk) -> APIRouter:
     """The route `/events`."""
-    routes = APIRouter(prefix="/events", tags=["events"])
+    routes = APIRouter(prefix=f"{PREFIX}/events", tags=["events"])
 
     @routes.get(
         "", summary="What happens, as it happens", response_class=EventStream, status_code=200,

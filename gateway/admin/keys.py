@@ -8,6 +8,7 @@ from fastapi import APIRouter, Body, Path, Query, Request, Response
 from pydantic import Field
 
 from gateway.admin.desk import answer_of
+from gateway.admin.door import PREFIX
 from gateway.admin.key_records import ACCESS, made_id, made_key, present, rotated
 from gateway.admin.key_views import (
     KeyFields,
@@ -53,7 +54,7 @@ class KeyPage(Page):
 
 def router(office: Office) -> APIRouter:
     """The routes under `/keys`."""
-    routes = APIRouter(prefix="/keys", tags=[TAG])
+    routes = APIRouter(prefix=f"{PREFIX}/keys", tags=[TAG])
     _looks(routes, office)
     _makes(routes, office)
     _deeds(routes, office)

@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from gateway import __version__
 from gateway.admin.desk import Desk
+from gateway.admin.door import PREFIX
 from gateway.admin.history import STEP_S, TENANTS_TOLD, point_of
 from gateway.admin.lookout import Lookout
 from gateway.admin.problems import documented
@@ -168,7 +169,7 @@ async def counted(desk: Desk) -> Look:
 
 def router(desk: Desk) -> APIRouter:
     """The routes under `/overview`."""
-    routes = APIRouter(prefix="/overview", tags=["overview"])
+    routes = APIRouter(prefix=f"{PREFIX}/overview", tags=["overview"])
     lookout = Lookout(partial(counted, desk), desk.clock)
 
     @routes.get("", summary="What waits and runs, by tier and tenant", responses=documented())

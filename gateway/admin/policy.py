@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query, Request, Response
 
+from gateway.admin.door import PREFIX
 from gateway.admin.office import Office, moves
 from gateway.admin.overlay import POLICY
 from gateway.admin.paging import Listing
@@ -51,7 +52,7 @@ Document = Annotated[
 
 def router(office: Office) -> APIRouter:
     """The routes under `/policy`."""
-    routes = APIRouter(prefix="/policy", tags=[TAG])
+    routes = APIRouter(prefix=f"{PREFIX}/policy", tags=[TAG])
     _looks(routes, office)
     _deeds(routes, office)
     _revisions(routes, office)

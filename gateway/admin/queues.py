@@ -11,6 +11,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.desk import Desk
+from gateway.admin.door import PREFIX
 from gateway.admin.fellows import Inquiry
 from gateway.admin.paging import Listing, Page, page_of
 from gateway.admin.problems import documented
@@ -87,7 +88,7 @@ class Group:
 
 def router(desk: Desk) -> APIRouter:
     """The route `/queues`."""
-    routes, inquiry = APIRouter(prefix="/queues", tags=["queues"]), Inquiry(desk.fellows)
+    routes, inquiry = APIRouter(prefix=f"{PREFIX}/queues", tags=["queues"]), Inquiry(desk.fellows)
 
     @routes.get("", summary="What waits, by model, tier, tenant and user", responses=documented())
     async def queues(

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import ConfigDict
 
 from gateway.admin.desk import Desk, answer_of
+from gateway.admin.door import PREFIX
 from gateway.admin.paging import Listing, Page, page_of
 from gateway.admin.problems import (
     ConfiguredInFileError,
@@ -48,7 +49,7 @@ class NewReplica(ReplicaSection):
 
 def router(desk: Desk) -> APIRouter:
     """The routes under `/replicas`."""
-    routes, shelf = APIRouter(prefix="/replicas", tags=[TAG]), Shelf(desk)
+    routes, shelf = APIRouter(prefix=f"{PREFIX}/replicas", tags=[TAG]), Shelf(desk)
     _looks(routes, shelf)
     _deeds(routes, shelf)
     return routes

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.desk import Desk
+from gateway.admin.door import PREFIX
 from gateway.admin.explanations import STATE_TEXT, ExplanationView, State, rendered
 from gateway.admin.fellows import PICTURE, Inquiry, key_in, part_of
 from gateway.admin.paging import Listing, Page, page_of
@@ -79,7 +80,7 @@ class RequestsAsked(Page):
 
 def router(desk: Desk) -> APIRouter:
     """The routes under `/requests`."""
-    routes, line = APIRouter(prefix="/requests", tags=["requests"]), Line(desk)
+    routes, line = APIRouter(prefix=f"{PREFIX}/requests", tags=["requests"]), Line(desk)
     inquiry = Inquiry(desk.fellows)
     _add_reads(routes, line, inquiry)
     _add_ends(routes, line, inquiry)

@@ -22,14 +22,12 @@ from gateway.admin import (
 )
 from gateway.admin.console_pages import console_pages
 from gateway.admin.desk import Desk
-from gateway.admin.door import Door
+from gateway.admin.door import PREFIX, Door
 from gateway.admin.guard import Guard
 from gateway.admin.idempotency import Idempotency
 from gateway.admin.siblings import Headers
 from gateway.api.described import SECURITY, described
-from gateway.api.ops import new_app
-
-PREFIX = "/admin/v1"
+from gateway.api.ops import add_routes, new_app
 
 
 def door(
@@ -41,7 +39,7 @@ def door(
     generation: ASGIApp,
     more: Iterable[APIRouter] = (),
 ) -> Door:
-    """The way in. `more` are routers of others under `/admin/v1`; `public`: what is not behind it.
+    """The way in. `more` are routers of others; `public`: what is not behind it.
 
     `generation` is what the playground asks: all that clients may.
 
@@ -54,12 +52,14 @@ def door(
     def document() -> dict[str, Any]:
         return _secured(described([*public.routes, *app.routes]))
 
-    app.include_router(pages.router(metrics, document))
-    app.include_router(playground.router(generation))
-    for each in (overview, user_lines, replicas, queues, requests, scale, audit, event_stream):
-        app.include_router(each.router(desk), prefix=PREFIX)
-    for router in more:
-        app.include_router(router, prefix=PREFIX)
+    own = (overview, user_lines, replicas, queues, requests, scale, audit, event_stream)
+    add_routes(
+        app,
+        pages.router(metrics, document),
+        playground.router(generation),
+        *(each.router(desk) for each in own),
+        *more,
+    )
     return Door(
         app,
         app.routes,

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.desk import Desk
+from gateway.admin.door import PREFIX
 from gateway.admin.fellows import Inquiry, part_of
 from gateway.admin.paging import Listing, Page, page_of
 from gateway.admin.problems import NotFoundError, documented
@@ -77,7 +78,7 @@ class TargetAsked(BaseModel):
 
 def router(desk: Desk) -> APIRouter:
     """The routes under `/scale`."""
-    routes, inquiry = APIRouter(prefix="/scale", tags=["scale"]), Inquiry(desk.fellows)
+    routes, inquiry = APIRouter(prefix=f"{PREFIX}/scale", tags=["scale"]), Inquiry(desk.fellows)
 
     @routes.get("", summary="How many replicas there should be", responses=documented())
     async def scale(

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.desk import answer_of
+from gateway.admin.door import PREFIX
 from gateway.admin.names import (
     TENANTS_MAX,
     OwnName,
@@ -81,7 +82,7 @@ class TenantView(BaseModel):
 
 def router(office: Office) -> APIRouter:
     """The routes under `/tenants`."""
-    routes = APIRouter(prefix="/tenants", tags=[TAG])
+    routes = APIRouter(prefix=f"{PREFIX}/tenants", tags=[TAG])
     _looks(routes, office)
     _deeds(routes, office)
     _changes(routes, office)

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import ConfigDict, Field
 
+from gateway.admin.door import PREFIX
 from gateway.admin.office import Office
 from gateway.admin.paging import Listing, Page, page_of
 from gateway.admin.policy import DryRun, put, rehearsed, version_of
@@ -54,7 +55,7 @@ class TierView(TierSection):
 
 def router(office: Office) -> APIRouter:
     """The routes under `/tiers`."""
-    routes = APIRouter(prefix="/tiers", tags=[TAG])
+    routes = APIRouter(prefix=f"{PREFIX}/tiers", tags=[TAG])
     _looks(routes, office)
     _deeds(routes, office)
     return routes

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.desk import Desk
+from gateway.admin.door import PREFIX
 from gateway.admin.lookout import Lookout
 from gateway.admin.overview import ROW, LineView, OverviewAsked
 from gateway.admin.problems import documented
@@ -82,7 +83,7 @@ class Look:
 
 def router(desk: Desk) -> APIRouter:
     """The route `/overview/users`."""
-    routes = APIRouter(prefix="/overview", tags=["overview"])
+    routes = APIRouter(prefix=f"{PREFIX}/overview", tags=["overview"])
     lookout = Lookout(partial(counted, desk), desk.clock)
 
     @routes.get("/users", summary="Which users have most here", responses=documented())

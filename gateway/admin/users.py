@@ -6,6 +6,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.desk import answer_of
+from gateway.admin.door import PREFIX
 from gateway.admin.names import (
     USERS_PER_TENANT_MAX,
     OwnName,
@@ -76,7 +77,7 @@ class UserView(BaseModel):
 
 def router(office: Office) -> APIRouter:
     """The routes under `/users`."""
-    routes = APIRouter(prefix="/users", tags=[TAG])
+    routes = APIRouter(prefix=f"{PREFIX}/users", tags=[TAG])
     _looks(routes, office)
     _deeds(routes, office)
     return routes

@@ -41,8 +41,7 @@ class Operations:
 def build_app(operations: Operations, **options: Any) -> FastAPI:
     """The FastAPI application behind the relay. `options` go to FastAPI unchanged."""
     app = new_app(**options)
-    app.include_router(_health(operations))
-    app.include_router(_models(operations))
+    add_routes(app, _health(operations), _models(operations))
     return app
 
 
@@ -56,6 +55,15 @@ def new_app(**options: Any) -> FastAPI:
     app.add_exception_handler(GatewayError, on_gateway_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     return app
+
+
+def add_routes(app: FastAPI, *routers: APIRouter) -> None:
+    """The routes of `routers` as they are: `include_router` would keep each a second time, changed.
+
+    That is 3 MB, for the schemas of what each takes and answers.
+    """
+    for router in routers:
+        app.router.routes.extend(router.routes)
 
 
 def _health(operations: Operations) -> APIRouter:
