@@ -1,7 +1,7 @@
 """`python -m gateway.bench.simulation`: how long a simulation takes, and how its memory grows.
 
 One seeded load, four tiers of 5,000 users, before so many replicas: by default a million requests
-before 64. What grows with the requests is the outcome, some fifty bytes of figures for each.
+before 64. What grows with the requests is the outcome, 64 bytes of figures for each.
 """
 
 import argparse
