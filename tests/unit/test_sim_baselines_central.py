@@ -176,6 +176,15 @@ def test_a_running_sequence_moves_to_the_freer_replica() -> None:
     assert set(statuses(moves.status)) == {"DONE"}
 
 
+@pytest.mark.parametrize("prompt", [400, 20_000])
+def test_what_runs_alone_is_not_moved_to_and_fro(prompt: int) -> None:
+    """A prompt of several steps would begin anew at each look, for ever."""
+    plan = by_priority(plan_of(2, slots=4, kv_blocks=2_000))
+    outcome = play(plan, Jobs([job(0, prompt=prompt, output=30)]), Llumlet(4))
+    unmoved = play(plan, Jobs([job(0, prompt=prompt, output=30)]), Llumlet(4, migrates=False))
+    assert outcome.e2e_s(0) == unmoved.e2e_s(0)
+
+
 def test_fewer_levels_put_lower_tiers_together() -> None:
     """Llumnix has two priorities, however many tiers there are."""
     jobs = [job(number, at=0.0, output=20, tier=3) for number in range(6)]

@@ -10,12 +10,19 @@ from rich.console import Console
 
 from gateway.sim.experiments.catalogue import experiment_named, experiments
 from gateway.sim.experiments.experiment import Experiment
-from gateway.sim.experiments.goodput import GoodputKnobs, judge_goodput
+from gateway.sim.experiments.goodput import GoodputKnobs, goodput_policy, judge_goodput
 from gateway.sim.experiments.measures import fairness, good_of, jain
 from gateway.sim.experiments.power_user import PowerKnobs, judge_power
 from gateway.sim.experiments.report import Measured, Report, Row, needed_width, shown
-from gateway.sim.experiments.setting import dispatcher, tiers_of
-from gateway.sim.experiments.tiered import HonestKnobs, judge_honest
+from gateway.sim.experiments.setting import dispatcher, policy_of, tiers_of
+from gateway.sim.experiments.tiered import (
+    SHORT_STEPS,
+    TARGETS_S,
+    HonestKnobs,
+    honest,
+    judge_honest,
+    short_steps_policy,
+)
 from gateway.sim.world.outcome import Outcome, Status
 from tests.support.worlds import STEADY
 
@@ -208,6 +215,23 @@ def test_the_verdict_on_the_power_user_knows_met_and_missed() -> None:
     ]  # fmt: skip
     words = [note.rsplit(" ", 1)[1] for note in judge_power(PowerKnobs(), rows)]
     assert words == ["missed", "met", "met", "missed"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 7])
+def test_lower_tiers_leave_smaller_steps(count: int) -> None:
+    """A tier above would wait behind what one below it may leave in an engine."""
+    for policy in (goodput_policy(count), short_steps_policy(policy_of(count))):
+        limits_s = [tier.prefill_limit_s for tier in policy.tiers]
+        assert len(limits_s) == count
+        assert limits_s == sorted(limits_s, reverse=True)
+
+
+def test_short_steps_give_each_tier_its_target_before_first_come_first_served() -> None:
+    """Operators are told to set this; with a seed that nobody chose it by."""
+    knobs = HonestKnobs()
+    figures = honest(knobs, {"dispatcher": SHORT_STEPS}, 7).figures
+    found_s = [float(figures[f"p99 ttft {tier} s"]) for tier in range(4)]
+    assert all(found <= target for found, target in zip(found_s, TARGETS_S, strict=True)), found_s
 
 
 def test_the_verdict_on_goodput_names_where_it_is_behind() -> None:

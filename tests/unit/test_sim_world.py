@@ -195,6 +195,16 @@ def test_one_that_waits_changes_queues_without_any_kv() -> None:
     assert outcome.ended[1] < outcome.ended[0]
 
 
+def test_a_move_that_overtakes_the_news_of_a_first_token_does_not_lose_it() -> None:
+    """An answer that came would count as one that never began."""
+    # The engine makes a token at 11 ms, of which the gateway hears at 12.
+    dispatch = Scripted({("arrived", 1): (Sent(1, 1), Move(0, 1))})
+    outcome = play(plan_of(2), Jobs([job(0, output=30), job(1, at=0.0115)]), dispatch)
+    assert dispatch.told("moved", 0) == (1, True)
+    assert outcome.ttft_s(0) == pytest.approx(2 * HOP_S + STEP_S)
+    assert dispatch.what("first")[0] == ("first", 0)
+
+
 def test_a_client_may_leave_in_the_middle_of_a_move() -> None:
     """A sequence of nobody would run on the new replica for ever."""
     dispatch = Scripted({("first", 0): (Move(0, 1),)})

@@ -11,6 +11,7 @@ engines and see them as they are, which no gateway can.
 
 from collections.abc import Sequence
 from math import exp
+from typing import NamedTuple
 
 from gateway.sim.baselines.simple import Forwarding
 from gateway.sim.workload.job import Job
@@ -21,6 +22,20 @@ HEADROOM_DECAY_SPAN = 2.5
 CHECK_EVERY_S = 0.05
 GAP_MIN = 0.3
 """Of normalised freeness F B_ref / M, B_ref being the slots of the replica."""
+
+
+class Change(NamedTuple):
+    """What a move would change at one replica."""
+
+    requests: int
+    level: int
+    """Of the requests that come or go."""
+    blocks: int
+    """Of KV, in use."""
+    running: int
+
+
+NO_CHANGE = Change(0, 0, 0, 0)
 
 
 def headrooms(tiers: int) -> tuple[float, ...]:
@@ -97,7 +112,7 @@ class Llumlet(Forwarding):
         target = max(usable, key=self.freeness)
         gap = self.freeness(target) - self.freeness(source)
         number = self._candidate(source) if gap > GAP_MIN else None
-        if number is not None:
+        if number is not None and self._narrows(number, source, target):
             self._moving[number] = target
             out.append(Move(number, target))
         return out
@@ -108,14 +123,32 @@ class Llumlet(Forwarding):
 
     def freeness(self, replica: int) -> float:
         """F B_ref / M, as the replica is now."""
+        return self._freeness_after(replica, NO_CHANGE)
+
+    def _freeness_after(self, replica: int, change: Change) -> float:
         assert self._truth is not None
         engine, config = self._truth.engine(replica), self._machines[replica].config
         capacity = config.kv_blocks
-        used = float(capacity - engine.blocks_free + self._head_blocks(replica))
-        for share, present in zip(self._headrooms, self._present[replica], strict=True):
-            used += share * capacity if present else 0.0
+        used = float(capacity - engine.blocks_free + self._head_blocks(replica) + change.blocks)
+        for level, (share, present) in enumerate(
+            zip(self._headrooms, self._present[replica], strict=True)
+        ):
+            there = present + (change.requests if level == change.level else 0)
+            used += share * capacity if there else 0.0
         free = (capacity - used) / capacity
-        return free * config.max_num_seqs / max(1, engine.running) if free > 0 else free
+        running = max(1, engine.running + change.running)
+        return free * config.max_num_seqs / running if free > 0 else free
+
+    def _narrows(self, number: int, source: int, target: int) -> bool:
+        """Whether the target would still be the freer one: else the next look moves it back."""
+        assert self._truth is not None
+        job, produced = self._jobs[number], self._truth.produced(number)
+        blocks = self._machines[target].config.blocks_for(job.prompt_tokens + produced)
+        level = self._level(job)
+        # What has produced nothing waits, or has computed little: it leaves no room behind.
+        gone = Change(-1, level, -blocks, -1) if produced else Change(-1, level, 0, 0)
+        come = Change(1, level, blocks, 1)
+        return self._freeness_after(target, come) > self._freeness_after(source, gone)
 
     def _head_blocks(self, replica: int) -> int:
         assert self._truth is not None

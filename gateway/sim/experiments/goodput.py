@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import msgspec
 
+from gateway.core.policy import Policy
 from gateway.sim.experiments.measures import good_of, overall
 from gateway.sim.experiments.report import Measured, Row, Value
 from gateway.sim.experiments.setting import (
@@ -35,6 +36,10 @@ LAPS_ROOM = 2
 """Times the requests that are wanted: prompts that are refused do not count."""
 BEST_WITHIN = 0.01
 BEYOND_LOAD = 1.1
+PREFILL_LIMITS_S = (0.4, 0.3, 0.2, 0.1)
+"""By tier, fairgate's: most unstarted prompt work where it adds a prompt to an engine. All of it is
+computed beside what decodes, in two steps or fewer, or no TPOT target is met; and a lower tier
+leaves room for those above it."""
 
 
 class GoodputKnobs(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +75,7 @@ def goodput(knobs: GoodputKnobs, point: Row, seed: int) -> Measured:
     capacity, natural = _rates_per_s(trace, asked)
     speed = float(point["load"]) * capacity / natural
     source = _source(trace, plan, speed, knobs=knobs, seed=seed)
-    policy = replace(policy_of(len(tier_shares(knobs.mix))), allowance="bridge")
+    policy = goodput_policy(len(tier_shares(knobs.mix)))
     dispatch = dispatcher(name, len(policy.tiers), policy)
     outcome = play(served_by(name, plan), source, dispatch)
     good = good_of(outcome, policy.tiers, profile)
@@ -83,6 +88,20 @@ def goodput(knobs: GoodputKnobs, point: Row, seed: int) -> Measured:
         "too long": source.refused,
     }
     return Measured(figures=figures)
+
+
+def goodput_policy(count: int) -> Policy:
+    """Fairgate's, the same for all traces: small steps, and each user's short prompts first.
+
+    A tier beyond the fourth has the limit of the fourth.
+    """
+    policy = replace(policy_of(count), allowance="bridge")
+    limits_s = PREFILL_LIMITS_S + PREFILL_LIMITS_S[-1:] * count
+    tiers = (
+        replace(tier, prefill_limit_s=limit_s)
+        for tier, limit_s in zip(policy.tiers, limits_s, strict=False)
+    )
+    return replace(policy, tiers=tuple(tiers), within_user="shortest")
 
 
 def judge_goodput(knobs: GoodputKnobs, rows: list[Row]) -> list[str]:

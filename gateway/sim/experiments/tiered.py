@@ -27,13 +27,11 @@ from gateway.sim.world.play import play
 
 KV_BLOCKS = 7_300
 FCFS = "least-outstanding"
-HEADROOM = "fairgate+headroom"
+SHORT_STEPS = "fairgate+short-steps"
 PRIORITY_ENGINES = "fairgate+engine-priority"
-HEADROOM_MAX = 0.03
-HEADROOM_DECAY = 10.0
-"""Nothing is kept free for any tier but the first: eight slots of 256 for a tenth of the load."""
-PREFILL_LIMIT_S = 0.2
-"""Of all tiers but the first: no step computes more than 1,600 tokens before it."""
+SHORT_STEP_S = (0.12, 0.12, 0.08)
+"""Most prefill that waits in an engine where a tier below the first adds to it; the last of them
+stands for all further tiers. A full batch here takes 67 ms a step."""
 TPOT_LIMIT_MS = 150.0
 """Of every tier. By default the last one is let in below 75 ms only, and a full batch takes 67."""
 FLOOR = 0.02
@@ -90,8 +88,8 @@ class HonestKnobs(Load, frozen=True, kw_only=True):
 
     dispatchers: tuple[str, ...] = (
         *(FCFS, "fifo", "infaas", "llumnix", "llumlet", "engine-priority"),
-        *(FAIRGATE, HEADROOM, PRIORITY_ENGINES),
-        *(f"{HEADROOM}+floor", f"{HEADROOM}+ageing"),
+        *(FAIRGATE, SHORT_STEPS, PRIORITY_ENGINES),
+        *(f"{SHORT_STEPS}+floor", f"{SHORT_STEPS}+ageing"),
     )
 
 
@@ -117,10 +115,10 @@ def honest_case(name: str, knobs: Load) -> tuple[Dispatch, Plan]:
     policy, plan = knobs.policy(), knobs.plan()
     if name == PRIORITY_ENGINES:
         return Fairgate(policy), served_by("engine-priority", plan)
-    if not name.startswith(HEADROOM):
+    if not name.startswith(SHORT_STEPS):
         return dispatcher(name, knobs.tiers, policy), served_by(name, plan)
-    policy = headroom_policy(policy)
-    match name.removeprefix(HEADROOM):
+    policy = short_steps_policy(policy)
+    match name.removeprefix(SHORT_STEPS):
         case "":
             return Fairgate(policy), plan
         case "+floor":
@@ -134,28 +132,27 @@ def honest_case(name: str, knobs: Load) -> tuple[Dispatch, Plan]:
             raise ValueError(f"unknown dispatcher {name!r}")
 
 
-def headroom_policy(policy: Policy) -> Policy:
+def short_steps_policy(policy: Policy) -> Policy:
     """What an operator sets before engines that serve first come, first served.
 
-    Such an engine begins tier 0 behind whatever waits inside it, three or four steps late. So no
-    lower tier may take its last slots, nor fill its next step. What that costs the mean, short
-    prompts first give back.
+    Such an engine begins tier 0 behind whatever waits inside it, three or four steps late. So the
+    lower tiers leave less there than a step or two computes, the last of them least. What that
+    costs the mean, short prompts first give back.
     """
     first, *rest = policy.tiers
-    return replace(
-        policy,
-        tiers=(first, *(replace(tier, prefill_limit_s=PREFILL_LIMIT_S) for tier in rest)),
-        headroom_max=HEADROOM_MAX,
-        headroom_decay=HEADROOM_DECAY,
-        within_user="shortest",
+    limits_s = SHORT_STEP_S + SHORT_STEP_S[-1:] * len(rest)
+    tiers = (
+        replace(tier, prefill_limit_s=limit_s)
+        for tier, limit_s in zip(rest, limits_s, strict=False)
     )
+    return replace(policy, tiers=(first, *tiers), within_user="shortest")
 
 
 def judge_honest(knobs: HonestKnobs, rows: list[Row]) -> list[str]:
     """Fairgate, before engines of both kinds, against the targets and against `FCFS`."""
     by_name = {str(row["dispatcher"]): row for row in rows}
     notes: list[str] = []
-    for name in (FAIRGATE, HEADROOM, PRIORITY_ENGINES):
+    for name in (FAIRGATE, SHORT_STEPS, PRIORITY_ENGINES):
         if name in by_name and knobs.tiers == len(TARGETS_S):
             notes += _judged(name, by_name[name], by_name.get(FCFS))
     return notes

@@ -1,6 +1,6 @@
 """What became of every request of a run, as columns of numbers, and what follows from them.
 
-A million requests take some fifty megabytes. Knows nothing of engines and dispatchers.
+A million requests take some sixty-five megabytes. Knows nothing of engines and dispatchers.
 """
 
 import json

@@ -36,13 +36,15 @@ REFUSED_PAUSE_S = 1.0
 class Live:
     """A request that has not ended."""
 
-    __slots__ = ("job", "row", "stay", "tokens")
+    __slots__ = ("job", "moved_from", "row", "stay", "tokens")
 
     def __init__(self, job: Job, row: int) -> None:
         self.job = job
         self.row = row
         self.stay: Stay | None = None
         """Where it is: in an engine, or on the way to one."""
+        self.moved_from: Stay | None = None
+        """Where it was before its KV, or its place in a queue, went elsewhere."""
         self.tokens = 0
         """Of its answer, before its present stay."""
 
@@ -245,10 +247,11 @@ class World:
     def _heard(self, begun: list[Stay], finished: list[Stay]) -> None:
         now, dispatch, firsts = self.clock.now, self._dispatch, self.outcome.first
         for stay in begun:
-            live = self._is_at(stay)
-            if live is None:
+            # A move may have overtaken the news of a first token.
+            live = self.open.get(stay.job.number)
+            if live is None or live.stay is None or stay not in (live.stay, live.moved_from):
                 continue
-            stay.has_begun = True
+            live.stay.has_begun = True
             if not live.tokens:
                 firsts[live.row] = now
             decisions = dispatch.first_token(stay.job.number, now)
@@ -346,6 +349,7 @@ class World:
             self._moved(stay.job.number, stay.station, is_done=True)
 
     def _go_to(self, live: Live, station: Station, old: Stay) -> Stay:
+        live.moved_from = old
         live.stay = fresh = Stay(live.job, station, priority=old.priority, base=old.base)
         fresh.has_begun = old.has_begun
         self.outcome.replica[live.row] = station.index
