@@ -27,6 +27,8 @@ TEXT_MAX: Final = 4 << 20
 IDLE_SLACK_S: Final = 0.5
 """So much longer than the gateway keeps an idle connection is looked whether the engine does."""
 HEAD_MAX: Final = 64 << 10
+FLAGS_PATH: Final = "/server_info?config_format=json"
+"""As text, which is the default, vLLM 0.32 tells none of the flags below."""
 CERT_DATE: Final = "%b %d %H:%M:%S %Y %Z"
 
 
@@ -79,7 +81,7 @@ async def answers_of(
         began_at = time.monotonic()
         metrics = await _text(http, "/metrics", key)
         took_s = None if metrics is None else time.monotonic() - began_at
-        info = await _text(http, "/server_info", key)
+        info = await _text(http, FLAGS_PATH, key)
         keyless = await _got(http, "/v1/models", {})
     hangs_up_s, until = None, None
     if transport is None:
