@@ -1,5 +1,6 @@
 """What `fairgate check --live` says of engines: each fault once, with why and how to mend it."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -7,6 +8,7 @@ import httpx
 import pytest
 
 from gateway.check import Finding
+from gateway.doctor import engine_answers
 from gateway.doctor.engine_answers import EngineAnswers, Flags, answers_of, flags_in
 from gateway.doctor.engines import of_engine, of_versions
 from gateway.doctor.run import as_document, status_of
@@ -176,6 +178,33 @@ async def test_what_an_engine_answers_is_noted() -> None:
     flags = Flags(max_num_seqs=4, policy="priority", shutdown_timeout_s=30.0)
     assert (told.version, told.metrics, told.flags) == ("0.32.0", None, flags)
     assert (told.needs_key, told.clock_ahead_s) == (True, 60.5)
+
+
+async def test_a_clock_is_read_before_the_connection_is_watched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That takes seconds, by which each engine would seem to be late."""
+    now = NOW.timestamp()
+
+    async def idled(*_: object) -> tuple[None, None]:
+        nonlocal now
+        now += 4.5
+        return None, None
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ndate: Mon, 30 Nov 2026 00:00:00 GMT\r\n"
+            b"connection: close\r\ncontent-length: 0\r\n\r\n"
+        )
+        writer.close()
+
+    monkeypatch.setattr(engine_answers, "_idled", idled)
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        address = ReplicaAddress("a", f"http://127.0.0.1:{port}")
+        told = await answers_of(address, wall=lambda: now)
+    assert told.clock_ahead_s == 0.5
 
 
 def test_the_status_and_the_document_tell_the_worst() -> None:
