@@ -7,11 +7,12 @@ FROM ${PYTHON_IMAGE} AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /src
 
-# Wheels only, each by its hash: nothing is compiled here and no package runs code of its own.
-COPY requirements.lock deploy/requirements-build.lock ./
+# Wheels only, each by its hash: nothing is compiled here and no package runs code of its own. With what `log.traces`
+# and batches in buckets need, since there is no pip in the image to add it later.
+COPY deploy/requirements-image.lock deploy/requirements-build.lock ./
 RUN python -m venv --without-pip /opt/fairgate \
     && python -m pip --python /opt/fairgate/bin/python install --require-hashes --only-binary :all: \
-        -r requirements.lock \
+        -r requirements-image.lock \
     && python -m venv --without-pip /opt/build \
     && python -m pip --python /opt/build/bin/python install --require-hashes --only-binary :all: \
         -r requirements-build.lock

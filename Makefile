@@ -75,6 +75,8 @@ lock: .venv/.installed-dev ## all lock files anew, after a change of pyproject.t
 	$(PIP) install 'uv>=0.13'
 	$(COMPILE) --output-file requirements.lock pyproject.toml
 	$(COMPILE) --output-file requirements-dev.lock --extra dev --extra otel --extra plots pyproject.toml
+	$(COMPILE) --output-file deploy/requirements-image.lock --constraint requirements.lock \
+		--extra otel --extra s3 pyproject.toml
 	printf 'hatchling>=1.27\n' | $(COMPILE) - --output-file deploy/requirements-build.lock
 	printf 'mkdocs-material>=9.7\npymdown-extensions>=10\n' | $(COMPILE) - --output-file deploy/site/requirements.lock
 

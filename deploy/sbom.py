@@ -3,7 +3,7 @@
     sbom.py [DPKG_STATUS]
 
 It reads what is installed and not what was asked for. Without instants and random numbers, so that
-the same image gives the same bytes; hashes of the wheels are in requirements.lock.
+the same image gives the same bytes; hashes of the wheels are in requirements-image.lock.
 """
 
 import json

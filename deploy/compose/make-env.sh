@@ -44,6 +44,7 @@ PROMETHEUS_KEY=$prometheus_key
 PROMETHEUS_KEY_SHA256=$(sha256 "$prometheus_key")
 GRAFANA_ADMIN_PASSWORD=$(random)
 # ALERT_WEBHOOK_URL=
+# FAIRGATE_LOG__TRACES=http://collector:4318
 
 # COMPOSE_PROFILES=gpu
 # COMPOSE_PROFILES=cluster,observability

@@ -23,10 +23,14 @@ from gateway.upstream.replicas import ReplicaAddress
 from gateway.upstream.unanswered import UNANSWERED
 
 TIMEOUT_S: Final = 5.0
+FLAGS_S: Final = 30.0
+"""vLLM looks at its whole machine for the first answer, which took one ten seconds."""
 TEXT_MAX: Final = 4 << 20
 IDLE_SLACK_S: Final = 0.5
 """So much longer than the gateway keeps an idle connection is looked whether the engine does."""
 HEAD_MAX: Final = 64 << 10
+FLAGS_PATH: Final = "/server_info?config_format=json"
+"""As text, which is the default, vLLM 0.32 tells none of the flags below."""
 CERT_DATE: Final = "%b %d %H:%M:%S %Y %Z"
 
 
@@ -79,8 +83,9 @@ async def answers_of(
         began_at = time.monotonic()
         metrics = await _text(http, "/metrics", key)
         took_s = None if metrics is None else time.monotonic() - began_at
-        info = await _text(http, "/server_info", key)
+        info = await _text(http, FLAGS_PATH, key, within_s=FLAGS_S)
         keyless = await _got(http, "/v1/models", {})
+        ahead_s = None if keyless is None else _ahead_s(keyless, wall())
     hangs_up_s, until = None, None
     if transport is None:
         with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, ValueError):
@@ -90,7 +95,7 @@ async def answers_of(
         metrics=metrics,
         flags=flags_in(info or ""),
         needs_key=None if keyless is None else keyless.status_code in (401, 403),
-        clock_ahead_s=None if keyless is None else _ahead_s(keyless, wall()),
+        clock_ahead_s=ahead_s,
         took_s=took_s,
         hangs_up_after_s=hangs_up_s,
         certificate_until=until,
@@ -114,11 +119,14 @@ def _value(name: str, form: str, info: str) -> str | None:
 
 
 async def _got(
-    http: httpx.AsyncClient, path: str, headers: dict[str, str]
+    http: httpx.AsyncClient, path: str, headers: dict[str, str], *, within_s: float = TIMEOUT_S
 ) -> httpx.Response | None:
     """The answer, without its body where that is long; None: there was none in time."""
     try:
-        async with asyncio.timeout(TIMEOUT_S), http.stream("GET", path, headers=headers) as answer:
+        async with (
+            asyncio.timeout(within_s),
+            http.stream("GET", path, headers=headers, timeout=within_s) as answer,
+        ):
             body = bytearray()
             async for part in answer.aiter_bytes():
                 body += part
@@ -133,8 +141,10 @@ async def _got(
         return None
 
 
-async def _text(http: httpx.AsyncClient, path: str, headers: dict[str, str]) -> str | None:
-    answer = await _got(http, path, headers)
+async def _text(
+    http: httpx.AsyncClient, path: str, headers: dict[str, str], *, within_s: float = TIMEOUT_S
+) -> str | None:
+    answer = await _got(http, path, headers, within_s=within_s)
     return answer.text if answer is not None and answer.status_code == 200 else None
 
 

@@ -23,6 +23,9 @@ SLOW_S: Final = 0.5
 CERTIFICATE_LEFT: Final = timedelta(days=14)
 SHUTDOWN_SINCE: Final = (0, 20)
 """vLLM's version with `--shutdown-timeout`."""
+ASLEEP: Final = re.compile(
+    r'^vllm:engine_sleep_state\{[^}]*sleep_state="(?!awake)\w+"[^}]*\} 1(?:\.0)?$', re.MULTILINE
+)
 PRIORITY_SINCE: Final = (0, 9)
 """Before it, V1 refused each request that had a priority."""
 
@@ -79,6 +82,12 @@ def _of_vllm(
             "start it without --disable-log-stats",
             "its queue, its memory and the load that others put there stay unseen: the gate has "
             "its own count alone",
+        )  # fmt: skip
+    if ASLEEP.search(answers.metrics or ""):
+        yield Finding(
+            "warning", address.name, "it sleeps",
+            "wake it (POST /wake_up), unless the gateway put it to sleep",
+            "it calls itself well, and requests that are sent there hang without a word",
         )  # fmt: skip
     version = _numbers(answers.version)
     timeout_s = answers.flags.shutdown_timeout_s

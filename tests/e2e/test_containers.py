@@ -15,6 +15,8 @@ import pytest
 
 from tests.e2e.containers.engine import Engine, running_engine
 from tests.e2e.containers.stack import (
+    COLLECTOR,
+    COLLECTOR_PORT,
     ENGINES,
     GATEWAY,
     UP_S,
@@ -37,6 +39,22 @@ import gateway.app
 cached = [m.__cached__ for m in list(sys.modules.values()) if getattr(m, "__cached__", None)]
 print(len(cached), *(path for path in cached if not os.path.exists(path)))
 """
+
+COLLECT = """
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+class Collector(BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["content-length"]))
+        print(self.path, *(name for name in ("chat", "queue", "engine") if name.encode() in body))
+        self.send_response(200)
+        self.send_header("content-type", "application/x-protobuf")
+        self.end_headers()
+
+HTTPServer(("", int(sys.argv[1])), Collector).serve_forever()
+"""
+"""Prints what came where, and which of our spans are in it."""
 
 
 @pytest.fixture(scope="module")
@@ -207,6 +225,23 @@ def test_the_image_says_what_it_is_made_of(stack: Stack) -> None:
     assert {"uvicorn", "uvloop", "libc6", "cpython"} <= names
     assert len(names) > 80
     assert bill["metadata"]["component"]["name"] == "fairgate"
+
+
+def test_whoever_names_a_collector_gets_traces(stack: Stack) -> None:
+    """The image has what that needs, and nobody can add it later."""
+    network = ("--network", stack.network("front"), "--network-alias", COLLECTOR)
+    run = ("run", "--rm", "--detach", *network, "--entrypoint", "python", stack.image)
+    collector = stack.engine.docker(*run, "-uc", COLLECT, str(COLLECTOR_PORT)).strip()
+    try:
+
+        def told() -> str:
+            assert stack.ask().status_code == 200
+            return stack.engine.docker("logs", collector)
+
+        wait_until(lambda: "/v1/traces chat queue engine" in told(), "a trace", timeout_s=20)
+    finally:
+        stack.engine.docker("kill", collector)
+    assert "s3fs" in stack.inside(GATEWAY, "python", "-c", "import s3fs; print(s3fs.__name__)")
 
 
 def test_an_order_to_stop_is_heard_while_it_starts(stack: Stack) -> None:

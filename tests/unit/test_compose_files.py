@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,27 @@ def test_every_image_has_a_tag_that_does_not_move(service: str) -> None:
     tag = default.rpartition(":")[2]
     assert tag == "local" or tag.lstrip("v")[:1].isdigit(), default
     assert "latest" not in tag
+
+
+def pins(lock: str) -> dict[str, str]:
+    """Package -> version in a lock file."""
+    return dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / lock).read_text(), re.MULTILINE))
+
+
+def test_the_image_has_what_is_tested_and_the_extras_of_those_who_serve() -> None:
+    """Nobody can add a package to it later: it has no pip."""
+    image = pins("deploy/requirements-image.lock")
+    assert pins("requirements.lock").items() <= image.items()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = {re.split(r"[^\w-]", line)[0] for name in ("otel", "s3") for line in extras[name]}
+    assert wanted <= image.keys()
+
+
+@pytest.mark.parametrize("gateway", GATEWAYS)
+def test_a_collector_is_named_in_env_alone(gateway: str) -> None:
+    """Without a value here it is passed on only where there is one; an empty one is no URL."""
+    assert SERVICES[gateway]["environment"]["FAIRGATE_LOG__TRACES"] is None
 
 
 @pytest.mark.parametrize("service", ENGINES)

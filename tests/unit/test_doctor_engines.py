@@ -1,5 +1,6 @@
 """What `fairgate check --live` says of engines: each fault once, with why and how to mend it."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -7,11 +8,18 @@ import httpx
 import pytest
 
 from gateway.check import Finding
+from gateway.doctor import engine_answers
 from gateway.doctor.engine_answers import EngineAnswers, Flags, answers_of, flags_in
 from gateway.doctor.engines import of_engine, of_versions
 from gateway.doctor.run import as_document, status_of
 from gateway.upstream.replicas import ReplicaAddress, ReplicaStatus
 
+STATES = (
+    'vllm:engine_sleep_state{{engine="0",model_name="m",sleep_state="awake"}} {}\n'
+    'vllm:engine_sleep_state{{engine="0",model_name="m",sleep_state="weights_offloaded"}} {}\n'
+    'vllm:engine_sleep_state{{engine="0",model_name="m",sleep_state="discard_all"}} 0.0\n'
+)
+"""As a vLLM 0.32 tells it."""
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
 AT = ReplicaAddress("gpu0-8000", "http://gpu0:8000", max_num_seqs=64)
 UP = ReplicaStatus(
@@ -49,6 +57,7 @@ TGI = ReplicaStatus(up=True, engine="tgi", slots=64)
     [
         (AT, UP, {"metrics": "python_gc_objects 1"}, "error", "without any figure of the engine"),
         (AT, UP, {"version": "0.11.0"}, "warning", "cannot finish its work"),
+        (AT, UP, {"metrics": STATES.format("0.0", "1.0")}, "warning", "it sleeps"),
         (AT, UP, {"flags": Flags(max_num_seqs=64)}, "note", "cannot be seen"),
         (
             AT, UP, {"flags": Flags(max_num_seqs=64, shutdown_timeout_s=0.0)},
@@ -155,15 +164,47 @@ async def test_what_an_engine_answers_is_noted() -> None:
             case "/metrics":
                 raise httpx.ReadError("broken")
             case "/server_info":
-                return httpx.Response(404)
+                # The text form, which vLLM gives unasked, has none of these.
+                is_whole = request.url.params.get("config_format") == "json"
+                scheduler = {"max_num_seqs": 4, "policy": "priority"} if is_whole else {}
+                config = {"scheduler_config": scheduler, "shutdown_timeout": 30}
+                return httpx.Response(200, json={"vllm_config": config if is_whole else "model=m"})
         date = {"date": "Mon, 30 Nov 2026 00:00:00 GMT"}
         return httpx.Response(200 if has_key else 401, headers=date, json={})
 
     told = await answers_of(
         KEYED, wall=lambda: NOW.timestamp() - 60, transport=httpx.MockTransport(engine)
     )
-    assert (told.version, told.metrics, told.flags) == ("0.32.0", None, Flags())
+    flags = Flags(max_num_seqs=4, policy="priority", shutdown_timeout_s=30.0)
+    assert (told.version, told.metrics, told.flags) == ("0.32.0", None, flags)
     assert (told.needs_key, told.clock_ahead_s) == (True, 60.5)
+
+
+async def test_a_clock_is_read_before_the_connection_is_watched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That takes seconds, by which each engine would seem to be late."""
+    now = NOW.timestamp()
+
+    async def idled(*_: object) -> tuple[None, None]:
+        nonlocal now
+        now += 4.5
+        return None, None
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ndate: Mon, 30 Nov 2026 00:00:00 GMT\r\n"
+            b"connection: close\r\ncontent-length: 0\r\n\r\n"
+        )
+        writer.close()
+
+    monkeypatch.setattr(engine_answers, "_idled", idled)
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        address = ReplicaAddress("a", f"http://127.0.0.1:{port}")
+        told = await answers_of(address, wall=lambda: now)
+    assert told.clock_ahead_s == 0.5
 
 
 def test_the_status_and_the_document_tell_the_worst() -> None:

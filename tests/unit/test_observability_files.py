@@ -156,6 +156,8 @@ def test_grafana_and_compose_agree_on_places() -> None:
     scrape = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
     interval = source["datasources"][0]["jsonData"]["timeInterval"]
     assert interval == scrape["global"]["scrape_interval"]
+    # Grafana knows no `${NAME:-default}`: it would ask an empty address.
+    assert source["datasources"][0]["url"] == "http://prometheus:9090"
     assert provider["providers"][0]["allowUiUpdates"] is False
     assert [job["job_name"] for job in scrape["scrape_configs"]] == ["fairgate"]
     assert 'up{job="fairgate"}' in alerts()["FairgateDown"]["expr"]

@@ -16,6 +16,9 @@ from tests.e2e.containers.engine import BUILD_S, ROOT, Engine
 
 GATEWAY = "gateway-cpu"
 ENGINES = ("emulator-0", "emulator-1")
+COLLECTOR = "collector"
+"""Where traces are sent; whoever wants to see them is on the network `front` under this name."""
+COLLECTOR_PORT = 4318
 UP_S = 120
 DOWN_S = 60
 REACH = """
@@ -150,6 +153,7 @@ def running_stack(
         for variable, name in _images(profiles).items():
             stand_in = engine.stand_in(name)
             file.write(f"{variable}={stand_in}\n" if stand_in else "")
+        file.write(f"FAIRGATE_LOG__TRACES=http://{COLLECTOR}:{COLLECTOR_PORT}\n")
         if "cluster" in profiles:
             file.write("PROMETHEUS_CONFIG=./deploy/compose/prometheus.cluster.yml\n")
     compose = composing(project, env_file, profiles)
