@@ -23,7 +23,7 @@ from gateway.batch.reading import PartReader, Slices
 from gateway.batch.record import Batch, BatchStateError, Tokens, broken_off
 from gateway.batch.store import Kept, Lease, StaleError
 from gateway.batch.tools import Tools, is_cancelled
-from gateway.batch.window import Window
+from gateway.core.window import Window
 from gateway.tenancy.store.port import StoreError
 
 LOGGER = logging.getLogger("fairgate.batch")

@@ -92,6 +92,11 @@ class World:
         self._close()
         return self.outcome
 
+    def ask(self, job: Job) -> None:
+        """A request comes now, from outside of the source; not within a decision."""
+        self._coming += 1
+        self._arrive(job)
+
     # --- what a dispatcher may look at, see `dispatch.Truth` ------------------------------------
 
     def engine(self, replica: int) -> Engine:
