@@ -51,6 +51,10 @@ class BesideKnobs(msgspec.Struct, frozen=True, kw_only=True):
     headroom_max: float = 0.2
     tpot_limit_ms: float = 75.0
     """Of the background tier."""
+    prefill_limit_s: float = 1.0
+    """The same."""
+    prompts_max: int = 4_000
+    """Tokens of the longest prompt among the lines."""
     people: str = "1"
     """Their tiers, as shares: all of the first one."""
 
@@ -80,7 +84,7 @@ def beside(knobs: BesideKnobs, point: Row, seed: int) -> Measured:
     batch = Batch(
         people,
         lines=knobs.lines if point["batch"] == "yes" else 0,
-        lengths=LENGTHS,
+        lengths=replace(LENGTHS, prompt_tokens_max=knobs.prompts_max),
         tier=len(DEFAULT_TIERS) - 1,
         in_flight=IN_FLIGHT,
         seed=seed,
@@ -192,7 +196,9 @@ def _figures(outcome: Outcome, load: Load, knobs: BesideKnobs) -> Row:
 
 def _policy(knobs: BesideKnobs) -> Policy:
     *people, background = DEFAULT_TIERS
-    background = replace(background, tpot_limit_ms=knobs.tpot_limit_ms)
+    background = replace(
+        background, tpot_limit_ms=knobs.tpot_limit_ms, prefill_limit_s=knobs.prefill_limit_s
+    )
     return Policy(tiers=(*people, background), headroom_max=knobs.headroom_max)
 
 
