@@ -378,7 +378,7 @@ class World:
             tokens = {
                 stay.job.number: stay.base + produced(id)
                 for id, stay in station.stays.items()
-                if stay.has_begun
+                if stay.has_begun and self._is_at(stay)
             }
             if tokens:
                 self._obey(self._dispatch.progressed(station.index, tokens, self.clock.now))
