@@ -210,6 +210,7 @@ class TierSection(Section):
     ttft_target_ms: Positive | None = None
     tpot_target_ms: Positive | None = None
     continuation: Switch = False
+    preemptible: Switch = False
 
 
 class WeightsSection(Section):

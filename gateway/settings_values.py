@@ -284,6 +284,7 @@ class Settings(Document):
             ttft_target_ms=tier.ttft_target_ms,
             tpot_target_ms=tier.tpot_target_ms,
             continuation=tier.continuation,
+            preemptible=tier.preemptible,
         )
 
     def _tenants(self) -> dict[str, Tenant]:

@@ -35,7 +35,7 @@ EXAMPLE: dict[str, Any] = {
     "object": "tier", "name": "gold", "rank": 0, "queue_limit": None, "tpot_limit_ms": 150.0,
     "prefill_limit_s": None, "patience_s": 20.0, "min_share": None, "weight": 1.0,
     "room": {"requests": None, "bytes": None, "tokens": None}, "ttft_target_ms": 500.0,
-    "tpot_target_ms": None, "continuation": False,
+    "tpot_target_ms": None, "continuation": False, "preemptible": False,
     "in_force": {"queue_limit": 4, "min_share": 0.0, "prefill_limit_s": 1.0},
     "waiting": 0, "running": 3,
 }  # fmt: skip

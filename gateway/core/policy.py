@@ -52,6 +52,8 @@ class Tier:
     tpot_target_ms: float | None = None
     continuation: bool = False
     """Whether a stream whose replica fails after its first byte goes on on another one."""
+    preemptible: bool = False
+    """Whether a plain request that runs may be begun anew later, where its slot is wanted above."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

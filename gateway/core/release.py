@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.core import health, recall, reservation
+from gateway.core import health, preemption, recall, reservation
 from gateway.core.flows import Waiting
 from gateway.core.ledger import Grant
 from gateway.core.messages import Decision, Granted, Recalled, Request
@@ -193,9 +193,12 @@ def _grant(
         pool.ties.sent(request, replica.name, has_adapters=pool.has_adapters)
     grant = Grant(waiting, sequences=sequences, cached_tokens=cached, granted_at=now)
     grant.found_room = replica.has_room_for(grant.slots)
+    replica.ledger.enter(grant, now)
     if not grant.found_room:
         pool.has_queued = True
-    replica.ledger.enter(grant, now)
+        for victim in preemption.victims(state.policy, replica, grant):
+            victim.is_recalled = True
+            out.append(Recalled(victim.waiting.request.id, replica.name))
     grant.in_use = replica.occupied
     health.sent(replica, request.id, now)
     pool.touch(replica)

@@ -50,7 +50,7 @@ FOUR = tuple(replace(tier, patience_s=min(PATIENCE_S, tier.patience_s)) for tier
 TIERS: Sequence[tuple[Tier, ...]] = (
     FOUR,
     tuple(replace(tier, patience_s=6.0 + 4.0 * rank) for rank, tier in enumerate(FOUR)),
-    (replace(FOUR[0], queue_limit=2), replace(FOUR[3], name="rest", weight=2.0)),
+    (replace(FOUR[0], queue_limit=2), replace(FOUR[3], name="rest", weight=2.0, preemptible=True)),
     (Tier(name="only", queue_limit=3, patience_s=20.0),),
 )
 TIGHT = Bounds(waiting=8, waiting_per_user=4, predictions=3, prefixes=4, sessions=2, attempts=2)

@@ -11,6 +11,8 @@ from typing import Any
 
 import yaml
 
+from tests.support.ports import free_port
+
 READY_S_MAX = 90.0
 """Generous for a loaded machine."""
 
@@ -30,10 +32,10 @@ def ended(process: "subprocess.Popen[bytes]") -> Iterator["subprocess.Popen[byte
 
 
 @contextmanager
-def serving(
+def serving_process(
     folder: Path, port: int, replicas: Sequence[str | dict[str, Any]], **settings: Any
-) -> Iterator[str]:
-    """`fairgate serve` before `replicas`; yields its URL once all of them are up."""
+) -> Iterator[tuple[str, int]]:
+    """`fairgate serve` before `replicas`; yields its URL and pid once all of them are up."""
     document = {
         "listen": {"host": "127.0.0.1", "port": port},
         "replicas": list(replicas),
@@ -43,9 +45,27 @@ def serving(
     config.write_text(yaml.safe_dump(document))
     command = [sys.executable, "-m", "gateway", "serve", "--config", str(config)]
     url = f"http://127.0.0.1:{port}"
-    with ended(subprocess.Popen(command)):
+    with ended(subprocess.Popen(command)) as process:
         _await_ready(url, len(replicas))
+        yield url, process.pid
+
+
+@contextmanager
+def serving(
+    folder: Path, port: int, replicas: Sequence[str | dict[str, Any]], **settings: Any
+) -> Iterator[str]:
+    """As `serving_process`, where nobody asks for the process."""
+    with serving_process(folder, port, replicas, **settings) as (url, _):
         yield url
+
+
+@contextmanager
+def emulating(*options: str) -> Iterator[str]:
+    """`fairgate emulate` with these; yields its URL."""
+    port = free_port()
+    command = [sys.executable, "-m", "gateway", "emulate", "--port", str(port), *options]
+    with ended(subprocess.Popen(command)):
+        yield f"http://127.0.0.1:{port}"
 
 
 def _await_ready(url: str, replicas: int) -> None:

@@ -25,7 +25,14 @@ TWO = (
 ROOMY = (
     replace(DEFAULT_TIERS[0], room=Room(requests=6), weight=3.0),
     Tier(name="middle", queue_limit=1, patience_s=20.0, room=Room(tokens=6_000), min_share=0.1),
-    Tier(name="last", queue_limit=1, patience_s=50.0, room=Room(body_bytes=30_000), weight=0.5),
+    Tier(
+        name="last",
+        queue_limit=1,
+        patience_s=50.0,
+        room=Room(body_bytes=30_000),
+        weight=0.5,
+        preemptible=True,
+    ),
 )
 ONE = (Tier(name="only", queue_limit=3, patience_s=30.0),)
 

@@ -275,8 +275,10 @@ class World:
 
     def _judge_recall(self, decision: Recalled, now: float) -> None:
         id, name = decision.request_id, decision.replica
-        assert self.policy.recall, "recalls are switched off"
         assert id not in self._favoured, f"{id} was favoured, and is recalled"
+        if self._makes_way(id, now):
+            return
+        assert self.policy.recall, "recalls are switched off"
         assert id not in self._recalled_ids, f"{id} is recalled a second time"
         last = self._recalled_of.get(name)
         assert last is None or now - last >= 0.1 - 1e-9, f"{name} has no rest between recalls"
@@ -289,6 +291,19 @@ class World:
             beyond = replica.occupied - (replica.slots or replica.sightings.proven_sequences)
             is_short_of_kv = replica.kv_tokens > (replica.kv_capacity_tokens or float("inf"))
             assert beyond > 0 or is_short_of_kv, f"{id} did not wait, and is recalled"
+
+    def _makes_way(self, id: str, now: float) -> bool:
+        """Whether a tier above it, without room, was just let into the replica that it is on."""
+        found = self.script.scheduler.granted.get(id)
+        if found is None:
+            return False
+        grant, replica = found
+        if grant.waiting.request.streams or not self.policy.tiers[grant.tier].preemptible:
+            return False
+        return any(
+            each.tier < grant.tier and each.granted_at == now and not each.found_room
+            for each in replica.ledger.grants.values()
+        )
 
     def _new(
         self, shape: dict[str, Any], *, tier: int, who: str, age_s: float

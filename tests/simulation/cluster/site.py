@@ -81,7 +81,7 @@ class World:
     moved_to: Mapping[str, str] = field(default_factory=dict)
     """Where requests of tiers go that were removed."""
     hit_at: float = 0.0
-    """When a gateway last crashed."""
+    """When a gateway last crashed, or one that led stood still."""
 
     def entered(self, engine: Engine) -> None:
         """Somebody came in: are there too many now, and who is to blame?"""

@@ -191,7 +191,10 @@ def _crash(world: World) -> None:
 def _stall(world: World) -> None:
     alive = world.alive()
     if alive:
-        world.dice.choice(alive).stall(world.dice.choice((0.1, 0.6, 1.5, 5.0)))
+        victim = world.dice.choice(alive)
+        if victim.member.led:
+            world.hit_at = world.heap.now  # as when a leader crashes: others must find it out
+        victim.stall(world.dice.choice((0.1, 0.6, 1.5, 5.0)))
 
 
 def _part(world: World) -> None:
