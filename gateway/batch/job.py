@@ -22,8 +22,8 @@ from gateway.batch.part import Part, Result
 from gateway.batch.reading import PartReader, Slices
 from gateway.batch.record import Batch, BatchStateError, Tokens, broken_off
 from gateway.batch.store import Kept, Lease, StaleError
-from gateway.batch.tools import Tools, is_cancelled
-from gateway.batch.window import Window
+from gateway.batch.tools import Tools
+from gateway.core.window import Window
 from gateway.tenancy.store.port import StoreError
 
 LOGGER = logging.getLogger("fairgate.batch")
@@ -105,7 +105,7 @@ class Job:
         """Return once no line is left here."""
         self._renew_at = self._time() + self._tools.limits.lease_s / 3
         try:
-            while (not self._is_over or self._has_any()) and not is_cancelled():
+            while not self._is_over or self._has_any():
                 await self._step()
                 self._wake.clear()
                 if not self._ended:

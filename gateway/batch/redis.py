@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
-from redis.asyncio import BlockingConnectionPool, Redis
 from redis.exceptions import RedisError, WatchError
 
 from gateway.batch import redis_rows
@@ -31,6 +30,7 @@ from gateway.batch.store import (
     Rest,
 )
 from gateway.tenancy.store.port import StoreError
+from gateway.tenancy.store.redis_client import client
 
 T = TypeVar("T")
 
@@ -48,14 +48,9 @@ class RedisBatches:
     """`BatchStore` in Redis."""
 
     def __init__(self, url: str, *, prefix: str = "fairgate") -> None:
-        pool = BlockingConnectionPool.from_url(
-            url,
-            max_connections=CONNECTIONS_MAX,
-            timeout=CALL_S,
-            socket_timeout=CALL_S,
-            socket_connect_timeout=CALL_S,
+        self._redis: Any = client(
+            url, connections_max=CONNECTIONS_MAX, wait_s=CALL_S, socket_s=CALL_S
         )
-        self._redis: Any = Redis.from_pool(pool)
         self._guarded = self._redis.register_script(SCRIPT.read_bytes())
         self._where = urlsplit(url).hostname or "redis"
         # In braces: one slot of a cluster, so that transactions may span them.

@@ -17,7 +17,7 @@ from gateway.batch.finish import Outputs
 from gateway.batch.job import Job
 from gateway.batch.record import Batch, BatchStateError, ended, expired, invalid, validated
 from gateway.batch.store import CHECK, InUseError, Kept, Lease, LeaseLostError, StaleError
-from gateway.batch.tools import Tools, is_cancelled
+from gateway.batch.tools import Tools
 from gateway.tenancy.store.port import StoreError
 
 LOGGER = logging.getLogger("fairgate.batch")
@@ -71,7 +71,7 @@ class Runner:
     async def run(self) -> None:
         """Until it is cancelled; then what is under way is left for others."""
         try:
-            while not is_cancelled():
+            while True:
                 await self._look()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._look_s):

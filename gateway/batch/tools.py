@@ -1,6 +1,5 @@
 """What all that works on batches works with, and how much of it there may be."""
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -41,12 +40,3 @@ class Tools:
     """Names this process among all that hold leases."""
     is_leaving: Callable[[], bool]
     """Whether nothing new is to be begun."""
-
-
-def is_cancelled() -> bool:
-    """Whether somebody cancelled this task, even where a client of a store swallowed that.
-
-    A loop that only waits to be cancelled would go on for ever then, and the gateway with it.
-    """
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from gateway.check import Finding
+from gateway.tenancy.store.redis_client import client
 
 PINGS: Final = 10
 TIMEOUT_S: Final = 3.0
@@ -35,7 +35,7 @@ class RedisFacts:
 
 async def facts_of(url: str, *, wall: Callable[[], float] = time.time) -> RedisFacts:
     """Ask a Redis by URL. Raises OSError, RedisError or TimeoutError."""
-    redis = Redis.from_url(url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S)
+    redis = client(url, connections_max=1, wait_s=TIMEOUT_S, socket_s=TIMEOUT_S)
     try:
         async with asyncio.timeout(TIMEOUT_S):
             info = await redis.info()

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gateway.batch.outcome import Answer, again, line_not_run, line_of
-from gateway.batch.window import Window
+from gateway.core.window import Window
 
 
 def answer(status: int, **more: object) -> Answer:

@@ -187,3 +187,11 @@ def test_what_waits_in_a_busy_engine_is_recalled_for_a_free_one() -> None:
     policy = replace(POLICY, tiers=tiers, allowance="constant", headroom_max=0.0)
     dispatch = run(jobs, plan_of(2, slots=2, reports=Reports(interval_s=0.1)), policy)
     assert dispatch.heard(RecallDone)
+
+
+def test_progress_is_not_told_of_whoever_just_left() -> None:
+    """A run would end with an error where a client gives up within a hop of the telling."""
+    plan = replace(plan_of(), progress_interval_s=1.0)
+    jobs = [job(0, output=500, leaves_at=0.9995), job(1, output=200)]
+    outcome = play(plan, Jobs(jobs), Fairgate(POLICY))
+    assert outcome.counted()["left"] == 1

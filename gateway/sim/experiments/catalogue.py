@@ -2,6 +2,12 @@
 
 from typing import Any
 
+from gateway.sim.experiments.beside import (
+    BesideKnobs,
+    beside,
+    beside_points,
+    judge_beside,
+)
 from gateway.sim.experiments.experiment import Experiment
 from gateway.sim.experiments.failover import FailoverKnobs, failover, failover_points
 from gateway.sim.experiments.goodput import GoodputKnobs, goodput, goodput_points, judge_goodput
@@ -162,6 +168,16 @@ def _of_fleets() -> tuple[Experiment[Any], ...]:
             points=capacity_points,
             measure=capacity,
             sources=(TRACES,),
+        ),
+        Experiment(
+            name="batch-beside-people",
+            about="TTFT and TPOT beside a batch of 50,000 lines, and what it uses of what is idle",
+            knobs=BesideKnobs(),
+            quick={"loads": (0.6,), "slots": 16, "warm_s": 10.0, "until_s": 40.0},
+            points=beside_points,
+            measure=beside,
+            judge=judge_beside,
+            seeds=1,
         ),
     )
 

@@ -94,6 +94,11 @@ class World:
         self._close()
         return self.outcome
 
+    def ask(self, job: Job) -> None:
+        """A request comes now, from outside of the source; not within a decision."""
+        self._coming += 1
+        self._arrive(job)
+
     # --- what a dispatcher may look at, see `dispatch.Truth` ------------------------------------
 
     def engine(self, replica: int) -> Engine:
@@ -377,7 +382,7 @@ class World:
             tokens = {
                 stay.job.number: stay.base + produced(id)
                 for id, stay in station.stays.items()
-                if stay.has_begun
+                if stay.has_begun and self._is_at(stay)
             }
             if tokens:
                 self._obey(self._dispatch.progressed(station.index, tokens, self.clock.now))

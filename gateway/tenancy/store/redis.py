@@ -13,7 +13,6 @@ from time import monotonic
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
@@ -39,6 +38,7 @@ from gateway.tenancy.store.port import (
     StoreError,
     Write,
 )
+from gateway.tenancy.store.redis_client import client
 from gateway.tenancy.store.redis_texts import (
     SCHEMA,
     Names,
@@ -90,16 +90,14 @@ class RedisStore:
         self._paused_until = 0.0
         self._where = _without_password(url)
         # No retries inside: a commit that may have been made must not be made again.
-        pool = BlockingConnectionPool.from_url(
+        self._redis = client(
             url,
-            max_connections=CONNECTIONS_MAX,
-            timeout=SLOW_S,
-            retry=Retry(NoBackoff(), 0),
+            connections_max=CONNECTIONS_MAX,
+            wait_s=SLOW_S,
             # Each call has its budget; this is for what it leaves behind.
-            socket_timeout=READ_S,
-            socket_connect_timeout=SLOW_S,
+            socket_s=READ_S,
+            retry=Retry(NoBackoff(), 0),
         )
-        self._redis = Redis.from_pool(pool)
         self._script = self._redis.register_script(SCRIPT.read_bytes())
 
     async def open(self) -> None:
