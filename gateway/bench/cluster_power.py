@@ -5,13 +5,14 @@ It looks into the replicas all the while: how many requests are there beyond the
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 
 import httpx
 
 from gateway.bench.cluster_site import Engine, Node
-from gateway.bench.cluster_spec import ANSWER_TOKENS, USERS, ClusterPlan, PowerRun, Served
+from gateway.bench.cluster_spec import ANSWERS_TOKENS, USERS, ClusterPlan, PowerRun, Served
 from gateway.bench.replies import MODEL
 
 PATH = "/v1/chat/completions"
@@ -20,6 +21,8 @@ LOOK_EVERY_S = 0.05
 ANSWER_S_MAX = 60.0
 PAUSE_S = 0.1
 """After an error."""
+APART = 3
+"""Answers that one client of a user is ahead of the one before."""
 
 
 @dataclass(slots=True)
@@ -90,7 +93,7 @@ async def power_load(
     ):
         looking = [tasks.create_task(_look(client, each, window)) for each in engines]
         asking = [
-            tasks.create_task(_ask(client, nodes[number % len(nodes)], user, window))
+            tasks.create_task(_ask(client, nodes[number % len(nodes)], user, window, number=number))
             for user, clients in users.items()
             for number in range(clients)
         ]
@@ -100,12 +103,22 @@ async def power_load(
     return window.run(len(nodes), users)
 
 
-async def _ask(client: httpx.AsyncClient, node: Node, user: str, window: Window) -> None:
+def answers_of(number: int) -> Iterator[int]:
+    """Tokens of each answer of a user's client: the same for all in the end, but never in step."""
+    first = APART * number % len(ANSWERS_TOKENS)
+    return cycle(ANSWERS_TOKENS[first:] + ANSWERS_TOKENS[:first])
+
+
+async def _ask(
+    client: httpx.AsyncClient, node: Node, user: str, window: Window, *, number: int
+) -> None:
     url = f"http://127.0.0.1:{node.port}{PATH}"
     headers = {"authorization": f"Bearer {node.keys[user]}"}
     words = [{"role": "user", "content": f"Say something, {user}."}]
-    body = {"model": MODEL, "messages": words, "max_tokens": ANSWER_TOKENS}
-    while not window.is_over:
+    for tokens in answers_of(number):
+        if window.is_over:
+            return
+        body = {"model": MODEL, "messages": words, "max_tokens": tokens}
         began_s = window.clock()
         try:
             answer = await client.post(url, json=body, headers=headers)

@@ -12,8 +12,12 @@ REPLICAS = 4
 GATEWAYS = 3
 QUEUE_LIMIT = 2
 """Requests of the tier that is asked for that may wait inside an engine (`tiers.standard`)."""
-ANSWER_TOKENS = 50
-"""A second of an emulated replica."""
+ANSWERS_TOKENS = (10, 22, 34, 13, 25, 37, 16, 28, 40, 19, 31)
+"""Of a client's answers, one after the other, half a second of an emulated replica on average.
+
+Equal ones keep step: all slots come free at once, whoever waits just then gets them, and what a
+user gets hangs on who is a few milliseconds late: one gateway differs from itself by more than 5 %.
+"""
 USERS: Mapping[str, int] = {"power": 40, "team-a": 8, "team-b": 8, "light": 2}
 """Clients of each, who ask again as soon as they are answered. All but the last want more than
 their part; the power user's are spread over all gateways, and so are the others'."""

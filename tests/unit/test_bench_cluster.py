@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from io import StringIO
+from itertools import islice, pairwise
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from rich.console import Console
 
 from gateway.bench.cluster_cost import Mark, cost_of, traffic_of
 from gateway.bench.cluster_figures import CLUSTER_FIGURES, ClusterFigure
-from gateway.bench.cluster_power import Window
+from gateway.bench.cluster_power import Window, answers_of
 from gateway.bench.cluster_redis import parse_info
 from gateway.bench.cluster_report import (
     cluster_doubts,
@@ -20,6 +21,7 @@ from gateway.bench.cluster_report import (
 )
 from gateway.bench.cluster_site import Engine, count_of, settings
 from gateway.bench.cluster_spec import (
+    ANSWERS_TOKENS,
     USERS,
     ClusterPlan,
     ClusterResult,
@@ -197,6 +199,14 @@ def test_only_what_ends_within_the_window_counts() -> None:
     early = Window(lambda: 0.0, began_s=float("inf"), ends_s=float("inf"))
     early.ended("power", 0.0, 0.25)
     assert not early.requests
+
+
+def test_clients_ask_for_the_same_in_all_but_not_in_step() -> None:
+    """Equal answers end together: then a share hangs on who is late by a few milliseconds."""
+    turns = [tuple(islice(answers_of(number), len(ANSWERS_TOKENS))) for number in range(8)]
+    assert all(sorted(each) == sorted(ANSWERS_TOKENS) for each in turns)
+    assert all(one != other for turn in zip(*turns, strict=True) for one, other in pairwise(turn))
+    assert next(islice(answers_of(1), len(ANSWERS_TOKENS), None)) == turns[1][0]
 
 
 def test_pages_of_redis_and_metrics_are_read_by_whole_names() -> None:
