@@ -111,7 +111,7 @@ def test_everything_comes_up_healthy(stack: Stack, capsys: pytest.CaptureFixture
     """`docker compose up --wait` is the first thing that an operator types."""
     with capsys.disabled():
         print(f"\n  up after {stack.up_s:.1f} s")  # noqa: T201 - a figure
-    states = {name: stack.inspected(name, "{{.State.Health.Status}}") for name in SERVICES}
+    states = {name: stack.health(name) for name in SERVICES}
     assert states == dict.fromkeys(SERVICES, "healthy")
     assert stack.up_s < UP_S_MAX
     wait_until(lambda: is_whole(stack), "three gateways are one", timeout_s=30)
@@ -196,7 +196,7 @@ def test_each_may_be_killed_and_comes_back(
         time.sleep(6)
         stack.compose("start", service)
         back_s = wait_until(
-            lambda: stack.inspected(service, "{{.State.Health.Status}}") == "healthy",
+            lambda: stack.health(service) == "healthy",
             f"{service} is healthy again",
             timeout_s=BACK_S_MAX,
         )

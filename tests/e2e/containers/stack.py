@@ -72,6 +72,10 @@ class Stack:
         """A field of a container, by Docker's template language."""
         return self.engine.docker("inspect", "-f", template, self.container(service)).strip()
 
+    def health(self, service: str) -> str:
+        """What the container engine thinks of it: `starting`, `healthy` or `unhealthy`."""
+        return self.inspected(service, "{{.State.Health.Status}}")
+
     def address(self, service: str, network: str) -> str:
         """The IP address of a service in one of this project's networks."""
         field = f'(index .NetworkSettings.Networks "{self.network(network)}").IPAddress'
