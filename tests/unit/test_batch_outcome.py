@@ -5,7 +5,6 @@ import json
 import pytest
 
 from gateway.batch.outcome import Answer, again, line_not_run, line_of
-from gateway.core.window import Window
 
 
 def answer(status: int, **more: object) -> Answer:
@@ -88,19 +87,3 @@ def test_a_line_whose_answers_broke_off_has_no_response() -> None:
     """There is no status to tell."""
     found = json.loads(line_of("i", "c", answer(0)))
     assert (found["response"], found["error"]["code"]) == (None, "request_failed")
-
-
-def test_a_window_opens_with_what_runs() -> None:
-    """Idle slots must find lines waiting, and no more of them than have a use."""
-    window = Window(lines_max=100, bytes_max=1_000)
-    assert window.room(running=0, waiting=0, size=0) == 8
-    assert window.room(running=0, waiting=8, size=10) == 0, "the gates are shut"
-    assert window.room(running=40, waiting=8, size=10) == 10
-    assert window.room(running=90, waiting=8, size=10) == 2, "no more than there may be"
-
-
-def test_large_bodies_shut_the_window() -> None:
-    """All requests share the memory for bodies."""
-    window = Window(lines_max=100, bytes_max=1_000)
-    assert window.room(running=1, waiting=0, size=1_000) == 0
-    assert window.room(running=0, waiting=0, size=0) > 0
