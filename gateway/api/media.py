@@ -15,7 +15,7 @@ import msgspec
 
 from gateway.api.call import Call
 from gateway.api.fields import ABSENT
-from gateway.api.outline import Outline
+from gateway.api.outline import SLICE_BYTES, Outline
 from gateway.errors import BadRequestError
 
 URL_CHARS_MAX = 8_192
@@ -39,6 +39,8 @@ TURNS_ROUTES = frozenset({"chat", "messages", "count_tokens"})
 """Routes on which media stand in the contents of messages, or in an Anthropic `system`."""
 WORDS: Final = (b'url"', b'data"', b'"image"', b'"source"', b'"video"', b'"audio"')
 """One of them stands in every body in which something could be fetched."""
+WORD_BYTES_MAX: Final = 8
+"""None of them is longer: of two slices, the first reaches so far into the second."""
 NOT_LOOKED_AT = frozenset(
     {"tools", "tool_choice", "functions", "response_format", "text", "metadata"}
 )
@@ -126,7 +128,7 @@ class MediaRule:
                 if hidden is None:
                     found_bytes += self._looked(value, name, path, outline)
                 else:
-                    todo.append((_objects_in(hidden), name, path))
+                    todo.append((await _objects_in(hidden), name, path))
             elif isinstance(value, list):
                 todo.extend((item, name, (path, i)) for i, item in enumerate(value))
             elif isinstance(value, dict):
@@ -163,9 +165,14 @@ class MediaRule:
         return ", or one of a host that is allowed here" if self._hosts or self._domains else ""
 
 
-def _objects_in(hidden: bytes) -> list[Any]:
+async def _objects_in(hidden: bytes) -> list[Any]:
     """Objects that were passed over since there are so many; none where none could be of use."""
-    if not (_has_words(hidden) or hidden.find(b"\\u00") >= 0):
+    for start in range(0, len(hidden), SLICE_BYTES):
+        part = hidden[start : start + SLICE_BYTES + WORD_BYTES_MAX]
+        if _has_words(part) or part.find(b"\\u00") >= 0:
+            break
+        await asyncio.sleep(0)
+    else:
         return []
     try:
         found = msgspec.json.decode(b"[%b]" % hidden)

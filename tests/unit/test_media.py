@@ -231,6 +231,20 @@ def test_of_a_large_body_the_whole_address_counts(filler: int) -> None:
     assert looked(large(at_host, filler), "images.example.org") == 0
 
 
+@pytest.mark.parametrize("slice_bytes", range(93, 101))
+async def test_a_word_on_the_edge_of_a_slice_is_found(
+    slice_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever hides an address would put it where nobody looks at once."""
+    monkeypatch.setattr(media, "SLICE_BYTES", slice_bytes)
+    for word in media.WORDS:
+        for at in range(slice_bytes - len(word), slice_bytes + 1):
+            hidden = b" " * at + b'{"' + word.strip(b'"') + b'":"http://x"}'
+            assert await media._objects_in(hidden), (word, at)
+    assert max(map(len, media.WORDS)) <= media.WORD_BYTES_MAX
+    assert await media._objects_in(b'{"content":"x"},' * 30) == []
+
+
 async def test_a_body_of_very_many_parts_does_not_hold_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

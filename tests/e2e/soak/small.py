@@ -26,10 +26,7 @@ class Connections:
 
     async def ask_s(self) -> float:
         """Seconds from the request to the last byte of its answer, which must be a 200."""
-        if self._idle:
-            reader, writer = self._idle.pop()
-        else:
-            reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        reader, writer = await self._connection()
         began_at = monotonic()
         writer.write(REQUEST)
         async with asyncio.timeout(ANSWER_S_MAX):
@@ -39,6 +36,15 @@ class Connections:
         took_s = monotonic() - began_at
         self._idle.append((reader, writer))
         return took_s
+
+    async def _connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """An idle one that the gateway has not closed meanwhile, else a new one."""
+        while self._idle:
+            reader, writer = self._idle.pop()
+            if not reader.at_eof():
+                return reader, writer
+            writer.close()
+        return await asyncio.open_connection("127.0.0.1", self._port)
 
     def close(self) -> None:
         """Close those that are idle."""
