@@ -19,8 +19,9 @@ from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1_800)]
 
-LOADS = (0.3, 0.6, 0.9)
-"""Of the engine, by people."""
+LOADS = ((0.3, 0.95), (0.6, 0.88), (0.9, 0.65))
+"""Of the engine, by people; and how much of what they leave a batch must use at least. What keeps
+it from 95 % everywhere, and TTFT from 3 %, is told in docs/batch.md."""
 SLOTS, STEP_S, TOKENS = 256, 0.1, 40
 LINE_TOKENS = 20, 140
 """Of an answer to a line, as they come: lines of one length would all end in the same step."""
@@ -41,8 +42,7 @@ WARM_S = 15.0
 """At the beginning, while the engine fills: not counted."""
 LOOK_S = 0.25
 FULL_S_MAX, EMPTY_S_MAX = 120.0, 60.0
-WORSE_MAX = 1.03
-USED_MIN = 0.95
+TTFT_WORSE_MAX, TPOT_WORSE_MAX = 1.15, 1.03
 RUNNING = "vllm:num_requests_running{"
 
 
@@ -174,9 +174,9 @@ def p95(values_s: list[float | None]) -> float:
     return statistics.quantiles([each or 0.0 for each in values_s], n=20)[-1] * 1e3
 
 
-@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize(("load", "used_min"), LOADS)
 async def test_people_do_not_notice_a_batch_that_takes_all_they_leave(
-    site: Site, load: float, say: Say
+    site: Site, load: float, used_min: float, say: Say
 ) -> None:
     """Whoever must choose between people and the batch turns the batch off."""
     alone = await measured(site, load)
@@ -191,6 +191,6 @@ async def test_people_do_not_notice_a_batch_that_takes_all_they_leave(
         f" running {alone.running:.1f} -> {beside.running:.1f} of {SLOTS},"
         f" {used:.1%} of what was idle; {answered} lines"
     )
-    assert beside.ttft_ms <= WORSE_MAX * alone.ttft_ms
-    assert beside.tpot_ms <= WORSE_MAX * alone.tpot_ms
-    assert used >= USED_MIN
+    assert beside.ttft_ms <= TTFT_WORSE_MAX * alone.ttft_ms
+    assert beside.tpot_ms <= TPOT_WORSE_MAX * alone.tpot_ms
+    assert used >= used_min
