@@ -1,7 +1,8 @@
 """vLLM's sleep mode: an engine gives its memory back, and takes it again.
 
-It exists where vLLM was started with `--enable-sleep-mode` and VLLM_SERVER_DEV_MODE=1. An engine
-that sleeps must get no request: who may sleep is decided elsewhere.
+Its routes exist where vLLM was started with VLLM_SERVER_DEV_MODE=1; it gives memory back with
+`--enable-sleep-mode` alone. An engine that sleeps leaves requests hanging, and must get none: who
+may sleep is decided elsewhere.
 """
 
 import asyncio

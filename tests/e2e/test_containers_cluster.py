@@ -231,6 +231,8 @@ def test_a_dead_gateway_is_told_to_whoever_listens(stack: Stack) -> None:
         wait_until(lambda: told() > before, "the alert in the log", timeout_s=ALERT_S_MAX)
     finally:
         stack.compose("start", "gateway-2")
+    # Told to stop while it starts it ends by the signal, with 143.
+    wait_until(lambda: stack.health("gateway-2") == "healthy", "it is back", timeout_s=BACK_S_MAX)
 
 
 def test_everything_stops_by_itself(stack: Stack) -> None:
