@@ -27,6 +27,9 @@ SERVICES = (*SERVING, *WATCHING)
 """All but Grafana, which cannot be had without a registry."""
 UP_S_MAX = 120
 BACK_S_MAX = 90
+FROZEN_S = 8
+"""Longer than the balancer and the gateways need to miss one another."""
+PATIENCE_S = 5
 ALERT_S_MAX = 180
 """Scraped every 15 s, one minute of `for`, ten seconds in which Alertmanager gathers."""
 READYZ = """
@@ -216,6 +219,30 @@ def test_each_may_be_killed_and_comes_back(
         # Two at a time: what ran through it, and what reached it before it was missed.
         assert failed <= 8, (asked.statuses, asked.broken)
         assert served > 10
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_each_may_freeze_and_thaw(
+    stack: Stack, service: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What stands still keeps its connections open: nobody is told that it is not there."""
+    wait_until(lambda: all(stack.up_by_replica().values()), "both engines up", timeout_s=60)
+    with asking(stack) as asked:
+        stack.compose("pause", service)
+        time.sleep(FROZEN_S)
+        stack.compose("unpause", service)
+        wait_until(lambda: is_whole(stack), "three gateways are one again", timeout_s=BACK_S_MAX)
+        wait_until(
+            lambda: stack.health(service) == "healthy", "it is well again", timeout_s=BACK_S_MAX
+        )
+    failed = len(asked.statuses) - asked.statuses.count(200) + len(asked.broken)
+    with capsys.disabled():
+        print(  # noqa: T201 - figures
+            f"\n  {service} frozen: {len(asked.statuses) - failed} served, {failed} not,"
+            f" longest {asked.longest_s:.1f} s"
+        )
+    assert failed == 0, (asked.statuses, asked.broken)
+    assert asked.longest_s < FROZEN_S + PATIENCE_S
 
 
 def test_a_dead_gateway_is_told_to_whoever_listens(stack: Stack) -> None:
