@@ -37,7 +37,8 @@ def engine() -> Iterator[str]:
 def asked(number: int) -> dict[str, Any]:
     """A small chat, of one to eight tokens."""
     message = {"role": "user", "content": f"Say {number}."}
-    return {"model": "emulated", "messages": [message], "max_tokens": number % 8 + 1}
+    tokens = number % 8 + 1
+    return {"model": "emulated", "messages": [message], "max_tokens": tokens, "temperature": 0}
 
 
 async def directly(engine: str) -> dict[int, Any]:
