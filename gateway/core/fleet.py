@@ -33,6 +33,7 @@ def found(state: State, event: ReplicaFound, *, now: float, out: list[Decision])
     replica.mark(lost=False, removed=False, draining=event.replica in state.drained)
     replica.configured_slots = event.slots
     replica.context_tokens = event.context_tokens
+    replica.orders_by_tier = event.orders_by_tier
     replica.count_slots()
     replica.weight = event.weight
     if replica.models != event.models:

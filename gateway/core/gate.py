@@ -66,7 +66,10 @@ def ceilings(policy: Policy) -> tuple[Ceiling, ...]:
 class Gates:
     """The gates of one pool: its policy, and the share of each replica kept from each tier."""
 
-    __slots__ = ("_is_adaptive", "_is_bridging", "_static_limit", "ceilings", "policy", "reserved")
+    __slots__ = (
+        "_is_adaptive", "_is_bridging", "_static_limit", "ceilings", "displaced_by", "policy",
+        "reserved",
+    )  # fmt: skip
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -75,6 +78,15 @@ class Gates:
         self._is_adaptive = policy.limiter == "adaptive"
         limit = policy.inflight_limit
         self._static_limit: float = math.inf if limit is None else float(limit)
+        self.displaced_by = tuple(
+            tuple(
+                rank
+                for rank in range(above + 1, len(policy.tiers))
+                if policy.tiers[rank].preemptible
+            )
+            for above in range(len(policy.tiers))
+        )
+        """The tiers that each tier may take slots from."""
         self.reserved: tuple[float, ...] = (0.0,) * len(policy.tiers)
         """Share, 0..1, kept from tier p for the tiers above it."""
 
@@ -112,19 +124,24 @@ class Gates:
         *,
         without: int = 0,
         without_foreign: int = 0,
+        rank: int | None = None,
     ) -> Closed | None:
         """The first condition that shuts a usable replica to an ordinary request of `tier`.
 
         `waiting` is what is thought to wait inside the engine; `without`: sequences of our own
-        that are there and are taken to be gone; `without_foreign`: those of others.
+        that are there and are taken to be gone; `without_foreign`: those of others. `rank`: its
+        tier, where it is judged by the gates of another.
         """
         own = replica.ledger.sequences - without
         occupied = own + replica.foreign - without_foreign
         slots = replica.slots
         ceiling = self.ceilings[tier]
+        yielding = self.yielding(replica, tier if rank is None else rank)
+        if waiting and yielding:
+            waiting = max(0, waiting - yielding)
         if waiting or ceiling.queue_limit == 0:
             # A limit of 0 still means: into a free slot with nothing waiting.
-            is_full = slots is not None and occupied >= slots
+            is_full = slots is not None and occupied - yielding >= slots
             if (waiting or is_full) and waiting >= self.allowance(replica, tier, now):
                 return Closed.QUEUE
         if occupied == 0:
@@ -133,7 +150,7 @@ class Gates:
             return Closed.SHARE
         if slots is not None:
             away = self.away(replica, slots)[tier]
-            if away and occupied >= slots - away:
+            if away and occupied - yielding >= slots - away:
                 return Closed.HEADROOM
         if replica.speed.tpot_s is not None and replica.speed.tpot_s > ceiling.tpot_s:
             is_idle = occupied < self.policy.min_inflight
@@ -145,8 +162,34 @@ class Gates:
             return Closed.WARM_UP
         return None
 
+    def yielding(self, replica: Replica, tier: int) -> int:
+        """Slots that are as good as free for `tier`: what has them ends for it, or waits behind it.
+
+        Only where the engine itself lets the higher tier go first; else what waits there of a lower
+        one goes ahead.
+        """
+        lower = self.displaced_by[tier]
+        if not lower or not replica.orders_by_tier:
+            return 0
+        endable = replica.ledger.endable_by_tier
+        return sum([endable[rank] for rank in lower])
+
+    def yielding_kv(self, replica: Replica, tier: int) -> float:
+        """KV tokens that are as good as free for `tier`, as `yielding`."""
+        lower = self.displaced_by[tier]
+        if not lower or not replica.orders_by_tier:
+            return 0.0
+        endable = replica.ledger.endable_kv_by_tier
+        return sum([endable[rank] for rank in lower]) * replica.kv_share
+
     def unfit_by(self, waiting: Waiting, replica: Replica, tier: int, now: float) -> Closed | None:
         """What keeps this very request, for its size, off a replica whose gate is open; or None."""
+        rank = waiting.request.tier
+        if rank != tier and waiting.kind.decodes and self.yielding(replica, tier):
+            # What makes way for the tier that it is judged as does not for its own.
+            shut = self.closed_by(replica, tier, replica.waiting, now, rank=rank)
+            if shut is not None:
+                return shut
         ledger, cached = replica.ledger, 0
         if waiting.request.prefix:
             cached = min(waiting.prompt_tokens, replica.cache.cached_tokens(waiting.request.prefix))
@@ -178,6 +221,7 @@ class Gates:
         capacity = replica.kv_capacity_tokens
         if capacity is not None:
             kv_tokens = replica.kv_tokens + waiting.kv_tokens - cached
+            kv_tokens -= self.yielding_kv(replica, waiting.request.tier)
             if kv_tokens > capacity * (1 - self.reserved[tier]):
                 return Closed.KV
         slots = replica.slots
@@ -191,7 +235,8 @@ class Gates:
         if slots is not None and sequences > 1:
             away = self.away(replica, slots)[tier]
             spare = 0 if away else self.allowance(replica, tier, now)
-            if occupied + min(sequences, slots) > slots - away + spare:
+            claimed = occupied - self.yielding(replica, waiting.request.tier)
+            if claimed + min(sequences, slots) > slots - away + spare:
                 return Closed.HEADROOM
         return None
 

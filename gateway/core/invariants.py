@@ -6,7 +6,7 @@ another and with what was judged last; it does not judge whether the decisions w
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 
 from gateway.core.caps import Holder
 from gateway.core.fairqueue import FairQueue
@@ -424,10 +424,21 @@ def _check_ledger(ledger: Ledger, tiers: int, name: str) -> None:
         sum(each.prefill_tokens for each in unstarted),
         f"{what}: unstarted prompt tokens",
     )
-    _same(ledger.by_tier, _by_tier(grants, tiers), f"{what}: grants by tier")
+    _same(ledger.by_tier, _by_tier(grants, tiers, of=_one), f"{what}: grants by tier")
+    endable = [each for each in grants if each.is_endable]
+    _same(
+        ledger.endable_by_tier,
+        _by_tier(endable, tiers, of=_slots),
+        f"{what}: slots of what may end",
+    )
+    _same(
+        ledger.endable_kv_by_tier,
+        _by_tier(endable, tiers, of=_kv_tokens),
+        f"{what}: KV tokens of what may end",
+    )
     _same(
         ledger.unstarted_kv_by_tier,
-        _by_tier(unstarted, tiers, in_kv=True),
+        _by_tier(unstarted, tiers, of=_kv_tokens),
         f"{what}: unstarted KV by tier",
     )
     if ledger._history:
@@ -435,11 +446,23 @@ def _check_ledger(ledger: Ledger, tiers: int, name: str) -> None:
         _same(in_flight, ledger.in_flight, f"{what}: in flight, as remembered")
 
 
-def _by_tier(grants: Iterable[Grant], tiers: int, *, in_kv: bool = False) -> list[int]:
+def _by_tier(grants: Iterable[Grant], tiers: int, *, of: Callable[[Grant], int]) -> list[int]:
     sums = [0] * tiers
     for grant in grants:
-        sums[grant.tier] += grant.kv_tokens if in_kv else 1
+        sums[grant.tier] += of(grant)
     return sums
+
+
+def _one(_: Grant) -> int:
+    return 1
+
+
+def _slots(grant: Grant) -> int:
+    return grant.slots
+
+
+def _kv_tokens(grant: Grant) -> int:
+    return grant.kv_tokens
 
 
 def _check_replica(replica: Replica, pool: Pool | None) -> None:

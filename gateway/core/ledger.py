@@ -62,13 +62,22 @@ class Grant:
         self.found_room = False
         """Whether the engine could begin with it at once, as far as we know."""
 
+    @property
+    def is_endable(self) -> bool:
+        """Whether it may end and begin anew: its client has seen nothing, and no promise is broken.
+
+        The same from its entry into a ledger to its end.
+        """
+        return not (self.waiting.request.streams or self.was_favoured)
+
 
 class Ledger:
     """All grants of one replica and their sums, in sequences and tokens."""
 
     __slots__ = (
-        "_history", "by_tier", "grants", "in_flight", "kv_tokens", "sequences", "unstarted",
-        "unstarted_kv_by_tier", "unstarted_prompt_tokens", "unstarted_sequences",
+        "_history", "by_tier", "endable_by_tier", "endable_kv_by_tier", "grants", "in_flight",
+        "kv_tokens", "sequences", "unstarted", "unstarted_kv_by_tier", "unstarted_prompt_tokens",
+        "unstarted_sequences",
     )  # fmt: skip
 
     def __init__(self, tiers: int) -> None:
@@ -85,6 +94,9 @@ class Ledger:
         self.unstarted_prompt_tokens = 0
         """Less what is expected to be cached."""
         self.by_tier = [0] * tiers
+        self.endable_by_tier = [0] * tiers
+        """Slots of what can be ended and begun anew, where its tier is preemptible."""
+        self.endable_kv_by_tier = [0] * tiers
         self.unstarted_kv_by_tier = [0] * tiers
         self._history: deque[tuple[float, int, int]] = deque(maxlen=HISTORY_MAX)
 
@@ -97,6 +109,9 @@ class Ledger:
         self.in_flight += grant.sequences
         self.kv_tokens += grant.kv_tokens
         self.by_tier[grant.tier] += 1
+        if grant.is_endable:
+            self.endable_by_tier[grant.tier] += grant.slots
+            self.endable_kv_by_tier[grant.tier] += grant.kv_tokens
         self.unstarted_sequences += grant.slots
         self.unstarted_prompt_tokens += grant.prefill_tokens
         self.unstarted_kv_by_tier[grant.tier] += grant.kv_tokens
@@ -124,6 +139,9 @@ class Ledger:
         self.in_flight -= grant.sequences
         self.kv_tokens -= grant.kv_tokens
         self.by_tier[grant.tier] -= 1
+        if grant.is_endable:
+            self.endable_by_tier[grant.tier] -= grant.slots
+            self.endable_kv_by_tier[grant.tier] -= grant.kv_tokens
         assert self.sequences >= 0, "ledger underflow: sequences"
         assert self.kv_tokens >= 0, "ledger underflow: KV tokens"
         self._history.append((now, self.in_flight, self.kv_tokens))
@@ -146,6 +164,8 @@ class Ledger:
                 if growth > 0:
                     grant.kv_tokens += growth
                     self.kv_tokens += growth
+                    if grant.is_endable:
+                        self.endable_kv_by_tier[grant.tier] += growth
                     if not grant.is_started:
                         self.unstarted_kv_by_tier[grant.tier] += growth
         return outgrown
@@ -184,8 +204,12 @@ class Ledger:
     def resize(self, tier_of: dict[int, int], tiers: int) -> None:
         """Re-count by tier after a policy change; `tier_of` maps old ranks to new ones."""
         self.by_tier, self.unstarted_kv_by_tier = [0] * tiers, [0] * tiers
+        self.endable_by_tier, self.endable_kv_by_tier = [0] * tiers, [0] * tiers
         for grant in self.grants.values():
             grant.tier = tier_of[grant.tier]
             self.by_tier[grant.tier] += 1
+            if grant.is_endable:
+                self.endable_by_tier[grant.tier] += grant.slots
+                self.endable_kv_by_tier[grant.tier] += grant.kv_tokens
             if not grant.is_started:
                 self.unstarted_kv_by_tier[grant.tier] += grant.kv_tokens

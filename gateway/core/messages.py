@@ -366,6 +366,8 @@ class ReplicaFound:
     weight: float = 1.0
     context_tokens: int | None = None
     """Longest prompt and output together (`max_model_len`); None where the engine does not say."""
+    orders_by_tier: bool = False
+    """Whether what waits inside the engine begins by tier (`--scheduling-policy priority`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,33 +1,52 @@
-"""Ending what a preemptible tier runs, so that a request above it gets its slot.
+"""Ending what a preemptible tier runs, so that a request above it gets its slot and its KV.
 
 Only a plain request is ended: its client has seen nothing, and it begins anew at its place in the
-queue, with what it had computed lost. The youngest goes, which loses the least, one slot for each
-that is missing; what a floor or its age let go stays. Which tiers allow it is the operator's word.
+queue, with what it had computed lost. The youngest goes, which loses the least, as many as free
+what is missing; what a floor or its age let go stays. Which tiers allow it is the operator's word.
 """
 
+from gateway.core.gate import Gates
 from gateway.core.ledger import Grant
-from gateway.core.policy import Policy
 from gateway.core.replica import Replica
 
 
-def victims(policy: Policy, replica: Replica, newcomer: Grant) -> list[Grant]:
-    """What to take back from `replica`, where `newcomer` found no room; O(slots)."""
-    if not any(tier.preemptible for tier in policy.tiers[newcomer.tier + 1 :]):
+def victims(gates: Gates, replica: Replica, newcomer: Grant) -> list[Grant]:
+    """What to take back from `replica`, which `newcomer` has just entered; O(slots)."""
+    if not gates.displaced_by[newcomer.tier]:
+        return []
+    slots = 0 if newcomer.found_room else newcomer.slots
+    kv_tokens = _lacking_kv(replica)
+    if slots <= 0 and kv_tokens <= 0:
         return []
     found: list[Grant] = []
-    wanted, queued = newcomer.slots, replica.waiting
+    queued, share = _queued(replica), replica.kv_share
     for grant in reversed(list(replica.ledger.grants.values())):
-        if wanted <= 0:
+        if slots <= 0 and kv_tokens <= 0:
             break
-        if queued > 0 and not grant.is_started:
+        is_queued = queued > 0 and not grant.is_started
+        if is_queued:
             queued -= grant.slots  # it waits inside the engine: its end would free no slot
-        elif _may_end(policy, grant, newcomer.tier):
+        if not _may_end(gates, grant, newcomer.tier):
+            continue
+        kv_tokens -= grant.kv_tokens * share  # it ends, or begins after the newcomer
+        if not (is_queued or grant.is_recalled):
             found.append(grant)
-            wanted -= grant.slots
+            slots -= grant.slots
     return found
 
 
-def _may_end(policy: Policy, grant: Grant, tier: int) -> bool:
-    if grant.tier <= tier or not policy.tiers[grant.tier].preemptible or not grant.slots:
-        return False
-    return not (grant.waiting.request.streams or grant.was_favoured or grant.is_recalled)
+def _queued(replica: Replica) -> int:
+    """Slots of what waits inside the engine for one; where KV is short, that is another matter."""
+    if replica.slots is None:
+        return replica.waiting
+    return max(0, replica.occupied - replica.slots)
+
+
+def _lacking_kv(replica: Replica) -> float:
+    """KV tokens beyond what the engine has."""
+    capacity = replica.kv_capacity_tokens
+    return 0.0 if capacity is None else replica.kv_tokens - capacity
+
+
+def _may_end(gates: Gates, grant: Grant, tier: int) -> bool:
+    return grant.slots > 0 and grant.is_endable and grant.tier in gates.displaced_by[tier]

@@ -30,10 +30,10 @@ def fill(
         expected_s = waiting.expected_s
         pool.take(waiting)
         state.room.leave(waiting)
-        grant = _grant(state, waiting, choice.replica, now=now, out=out)
+        is_favoured = choice.is_owed or choice.is_aged
+        grant = _grant(state, waiting, choice.replica, now=now, out=out, is_favoured=is_favoured)
         if not pool.count:
             pool.drain_rate.end(now)
-        grant.was_favoured = choice.is_owed or choice.is_aged
         if choice.is_aged and pool.elders is not None:
             pool.elders.promoted(now)
         if expected_s is not None:
@@ -178,7 +178,13 @@ def take_back(state: State, pool: Pool, *, now: float, out: list[Decision]) -> N
 
 
 def _grant(
-    state: State, waiting: Waiting, replica: Replica, *, now: float, out: list[Decision]
+    state: State,
+    waiting: Waiting,
+    replica: Replica,
+    *,
+    now: float,
+    out: list[Decision],
+    is_favoured: bool = False,
 ) -> Grant:
     pool = state.pool_by_replica[replica.name]
     request = waiting.request
@@ -192,13 +198,14 @@ def _grant(
     if request.prefix or request.session is not None or pool.has_adapters:
         pool.ties.sent(request, replica.name, has_adapters=pool.has_adapters)
     grant = Grant(waiting, sequences=sequences, cached_tokens=cached, granted_at=now)
+    grant.was_favoured = is_favoured
     grant.found_room = replica.has_room_for(grant.slots)
     replica.ledger.enter(grant, now)
     if not grant.found_room:
         pool.has_queued = True
-        for victim in preemption.victims(state.policy, replica, grant):
-            victim.is_recalled = True
-            out.append(Recalled(victim.waiting.request.id, replica.name))
+    for victim in preemption.victims(pool.gates, replica, grant):
+        victim.is_recalled = True
+        out.append(Recalled(victim.waiting.request.id, replica.name))
     grant.in_use = replica.occupied
     health.sent(replica, request.id, now)
     pool.touch(replica)

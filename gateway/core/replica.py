@@ -49,10 +49,10 @@ class Replica:
         "busy_until", "cache", "circuit", "configured_slots", "context_tokens", "foreign",
         "fresh_until", "has_queue", "held", "is_draining", "is_lost", "is_removed", "is_stale",
         "is_usable", "judged_at", "kv_capacity_tokens", "kv_use_tokens_scraped", "ledger",
-        "ledger_kv_at_scrape", "limit", "models", "name", "moved_at", "open_tiers", "place",
-        "ranked", "recalled_at", "release_rate", "report", "reported_at", "reserved_for",
-        "reserved_until", "round_trip_s", "scores", "sightings", "slots", "speed", "vital",
-        "warm_from", "warm_until", "weight",
+        "ledger_kv_at_scrape", "limit", "models", "name", "moved_at", "open_tiers",
+        "orders_by_tier", "place", "ranked", "recalled_at", "release_rate", "report",
+        "reported_at", "reserved_for", "reserved_until", "round_trip_s", "scores", "sightings",
+        "slots", "speed", "vital", "warm_from", "warm_until", "weight",
     )  # fmt: skip
 
     def __init__(self, name: str, *, tiers: int, blocks: int) -> None:
@@ -63,6 +63,8 @@ class Replica:
         self.configured_slots: int | None = None
         self.context_tokens: int | None = None
         """Longest prompt and output together; None where unknown."""
+        self.orders_by_tier = False
+        """Whether a higher tier goes ahead of a lower one inside the engine too."""
         self.is_lost = False
         self.is_draining = False
         self.is_removed = False
@@ -178,10 +180,15 @@ class Replica:
     def kv_tokens(self) -> float:
         """KV tokens in use: the last scrape plus what the ledger gained since."""
         if self.report is None or self.report.kv_use is None or self.is_stale:
-            share = self._kv_share.value
-            return self.ledger.kv_tokens * (1.0 if share is None else share)
+            return self.ledger.kv_tokens * self.kv_share
         growth = self.ledger.kv_tokens - self.ledger_kv_at_scrape
         return max(0.0, self.kv_use_tokens_scraped + growth)
+
+    @property
+    def kv_share(self) -> float:
+        """Share of the ledger's KV tokens that is really held, as scrapes have shown."""
+        share = self._kv_share.value
+        return 1.0 if share is None else share
 
     def go_stale(self) -> None:
         """No report for too long: the ledger alone counts, less the foreign load seen lately."""

@@ -145,6 +145,7 @@ def plain_replica(replica: Replica, now: float) -> dict[str, Any]:
         "weight": replica.weight,
         "configured_slots": replica.configured_slots,
         "context_tokens": replica.context_tokens,
+        "orders_by_tier": replica.orders_by_tier,
         "is_lost": replica.is_lost,
         "is_draining": replica.is_draining,
         "is_removed": replica.is_removed,
@@ -185,6 +186,7 @@ def replica_of(data: Mapping[str, Any], policy: Policy, now: float) -> Replica:
     replica.weight = data["weight"]
     replica.configured_slots = data["configured_slots"]
     replica.context_tokens = data["context_tokens"]
+    replica.orders_by_tier = data["orders_by_tier"]
     replica.mark(
         lost=data["is_lost"], draining=data["is_draining"], removed=data["is_removed"]
     )  # fmt: skip

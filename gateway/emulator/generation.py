@@ -115,9 +115,7 @@ class Generations:
             sequence = Sequence(id=id, prompt_tokens=len(prompt), output_tokens=0)
             self._driver.submit(sequence, exchange.mailbox, choice=choice, finish_reason="stop")
         self._free_when_gone(exchange, ids)
-        left = len(ids)
-        while left:
-            left -= sum(ended for _, _, ended in await exchange.mailbox.take())
+        await exchange.mailbox.take_whole(len(ids))
 
     async def refuse_in_stream(self, exchange: Exchange, call: Call, refusal: Refusal) -> None:
         """The 200 of a stream in which then stands that it was refused."""
@@ -206,12 +204,7 @@ class Generations:
         return 1 + 2 * mixed((seed << 16) + index + 1)
 
     async def _answer(self, exchange: Exchange, envelope: Envelope, outputs: Many[Output]) -> None:
-        totals = [0] * len(outputs)
-        left = len(outputs)
-        while left:
-            for choice, n_tokens, ended in await exchange.mailbox.take():
-                totals[choice] += n_tokens
-                left -= ended
+        totals = await exchange.mailbox.take_whole(len(outputs))
         said: list[Said] = [
             (output, *output.take(total)) for output, total in zip(outputs, totals, strict=True)
         ]

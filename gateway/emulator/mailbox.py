@@ -24,11 +24,13 @@ Share = tuple[int, int, bool]
 class Mailbox:
     """Filled by the engine loop, emptied by one request."""
 
-    __slots__ = ("_ended", "_failure", "_gone", "_tokens", "_waiter")
+    __slots__ = ("_ended", "_ends_awaited", "_failure", "_gone", "_tokens", "_waiter")
 
     def __init__(self) -> None:
         self._tokens: dict[int, int] = {}
         self._ended: set[int] = set()
+        self._ends_awaited = 0
+        """Nobody is woken by a token before so many choices have ended."""
         self._gone = False
         self._failure: Refusal | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -38,7 +40,8 @@ class Mailbox:
         self._tokens[choice] = self._tokens.get(choice, 0) + n_tokens
         if ended:
             self._ended.add(choice)
-        self._wake()
+        if len(self._ended) >= self._ends_awaited:
+            self._wake()
 
     def fail(self, refusal: Refusal) -> None:
         """The engine lost its sequences."""
@@ -66,6 +69,22 @@ class Mailbox:
             raise self._failure
         tokens, self._tokens = self._tokens, {}
         return [(choice, n, choice in self._ended) for choice, n in tokens.items()]
+
+    async def take_whole(self, choices: int) -> list[int]:
+        """Tokens of each of so many choices, once all have ended; no token before is told of.
+
+        Raises:
+            ClientGone: the client has left.
+            Refusal: the engine lost its sequences before.
+        """
+        self._ends_awaited = choices
+        while len(self._ended) < choices and not self._gone and self._failure is None:
+            await self._wait(None)
+        if self._gone:
+            raise ClientGone
+        if self._failure is not None and len(self._ended) < choices:
+            raise self._failure
+        return [self._tokens.get(choice, 0) for choice in range(choices)]
 
     async def wait_gone(self, timeout_s: float | None = None) -> None:
         """Wait for the client to leave, which is told by `ClientGone`, or for `timeout_s`."""

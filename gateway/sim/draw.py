@@ -124,6 +124,7 @@ def _server(dice: Random, number: int) -> ServerSpec:
         models=frozenset({"m"} if number else {"m", "x"}),
         kv_blocks=dice.choice([None, None, 24]),
         is_measured=dice.random() < 0.9,
+        orders_by_tier=number % 2 == 1,
     )
 
 

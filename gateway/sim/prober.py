@@ -94,7 +94,14 @@ class Prober:
         if not self.is_up:
             self.is_up = True
             slots = spec.slots if spec.tells_slots else None
-            self._tell(ReplicaFound(replica=spec.name, models=spec.models, slots=slots))
+            self._tell(
+                ReplicaFound(
+                    replica=spec.name,
+                    models=spec.models,
+                    slots=slots,
+                    orders_by_tier=spec.orders_by_tier,
+                )
+            )
         if report is not None:
             self._tell(
                 ReplicaReported(

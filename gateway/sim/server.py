@@ -44,6 +44,8 @@ class ServerSpec:
     """None: the profile's own."""
     is_measured: bool = True
     """Whether it has metrics at all."""
+    orders_by_tier: bool = False
+    """Whether what waits in it begins by tier."""
 
 
 @dataclass(slots=True)
@@ -99,7 +101,12 @@ class Server:
         spec = self.spec
         blocks = spec.profile.kv_blocks if spec.kv_blocks is None else spec.kv_blocks
         self.starts += 1
-        self.engine = Engine(spec.profile, EngineConfig(max_num_seqs=spec.slots, kv_blocks=blocks))
+        config = EngineConfig(
+            max_num_seqs=spec.slots,
+            kv_blocks=blocks,
+            policy="priority" if spec.orders_by_tier else "fcfs",
+        )
+        self.engine = Engine(spec.profile, config)
         self._histograms = Histograms()
         self._is_due = False
         self._foreign_open = 0
@@ -145,7 +152,10 @@ class Server:
             for choice in range(ask.sequences):
                 self.engine.add(
                     Sequence(
-                        id=f"{link.id}#{choice}", prompt_tokens=prompt_tokens, output_tokens=rest
+                        id=f"{link.id}#{choice}",
+                        prompt_tokens=prompt_tokens,
+                        output_tokens=rest,
+                        priority=ask.tier,
                     )
                 )
             self._begin()

@@ -314,6 +314,7 @@ class Probe:
                 slots=self.status.slots,
                 weight=self.address.weight,
                 context_tokens=self._context_tokens(),
+                orders_by_tier=self.address.scheduling_policy == "priority",
             )
         )
 

@@ -106,7 +106,7 @@ class Life:
         context_tokens = 40_000 if name == "r1" else None
         return ReplicaFound(
             replica=name, models=MODELS[name], slots=SLOTS[name], context_tokens=context_tokens,
-            weight=self.dice.choice((1.0, 1.0, 2.0)),
+            weight=self.dice.choice((1.0, 1.0, 2.0)), orders_by_tier=name == "r2",
         )  # fmt: skip
 
     def request(self) -> Request:

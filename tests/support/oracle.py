@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from gateway.core.fairqueue import FairQueue
 from gateway.core.flows import Waiting
+from gateway.core.ledger import Grant
 from gateway.core.placement import Choice
 from gateway.core.pool import Pool
 from gateway.core.replica import Replica
@@ -44,6 +45,23 @@ class Engine:
         if capacity is not None and replica.kv_tokens > capacity:
             return max(self.unstarted, self.held - replica.slots)
         return max(0, self.held - replica.slots)
+
+    def makes_way(self, rank: int) -> list[Grant]:
+        """What ends, or waits inside it for longer, when a request of tier `rank` comes."""
+        if not self.replica.orders_by_tier:
+            return []
+        tiers = self.pool.policy.tiers
+        return [
+            each
+            for each in self.replica.ledger.grants.values()
+            if each.tier > rank
+            and tiers[each.tier].preemptible
+            and not (each.waiting.request.streams or each.was_favoured)
+        ]
+
+    def makes_way_slots(self, rank: int) -> int:
+        """The slots of these."""
+        return sum(each.sequences for each in self.makes_way(rank) if each.waiting.kind.decodes)
 
     def allowance(self, tier: int, now: float) -> int:
         """What `tier` may leave waiting inside it."""
@@ -92,25 +110,27 @@ def objection(
             return "reserved"
     engine = Engine(pool, replica)
     if not pool.policy.release_at_once and kind.decodes:
-        shut = _gate(engine, tier, now)
+        shut = _gate(engine, tier, now, rank=request.tier)
         if shut is not None:
             return shut
     return _size(engine, waiting, tier, now)
 
 
-def _gate(engine: Engine, tier: int, now: float) -> str | None:
-    """What shuts the gate to an ordinary request."""
+def _gate(engine: Engine, tier: int, now: float, *, rank: int) -> str | None:
+    """What shuts the gate of `tier` to an ordinary request, which is of tier `rank`."""
     replica, policy = engine.replica, engine.pool.policy
     waits, allowance, held, slots = (
         engine.waits(), engine.allowance(tier, now), engine.held, replica.slots,
     )  # fmt: skip
-    is_full = slots is not None and held >= slots
+    free = engine.makes_way_slots(rank)
+    waits = max(0, waits - free)
+    is_full = slots is not None and held - free >= slots
     if (waits or (is_full and allowance == 0)) and waits >= allowance:
         return "queue"
     if held == 0:
         return None
     away = engine.away(tier, now)
-    if slots is not None and away and held >= slots - away:
+    if slots is not None and away and held - free >= slots - away:
         return "headroom"
     limit_s = min(each.tpot_limit_ms for each in policy.tiers[: tier + 1]) / 1e3
     if (
@@ -145,7 +165,8 @@ def _size(engine: Engine, waiting: Waiting, tier: int, now: float) -> str | None
     capacity = replica.kv_capacity_tokens
     if capacity is not None:
         share = 1.0 - reserved(pool, tier, now)
-        if replica.kv_tokens + waiting.kv_tokens - cached > capacity * share + 1e-6:
+        held = sum(each.kv_tokens for each in engine.makes_way(request.tier)) * replica.kv_share
+        if replica.kv_tokens - held + waiting.kv_tokens - cached > capacity * share + 1e-6:
             return "kv"
     slots, sequences = replica.slots, request.sequences
     if sequences > 1 and engine.held + min(sequences, slots or sequences) > engine.limit():
@@ -153,7 +174,8 @@ def _size(engine: Engine, waiting: Waiting, tier: int, now: float) -> str | None
     if slots is not None and sequences > 1:
         away = engine.away(tier, now)
         spare = 0 if away else engine.allowance(tier, now)
-        if engine.held + min(sequences, slots) > slots - away + spare:
+        claimed = engine.held - engine.makes_way_slots(request.tier)
+        if claimed + min(sequences, slots) > slots - away + spare:
             return "sequences"
     return None
 

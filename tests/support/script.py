@@ -127,13 +127,14 @@ class Script:
         models: Iterable[str] = ("m",),
         weight: float = 1.0,
         context_tokens: int | None = None,
+        orders_by_tier: bool = False,
     ) -> Self:
         """A replica is found, or found to be different."""
         self.kept_out[name] = self.kept_out.get(name, set()) & {"drained"}
         return self.tell(
             ReplicaFound(
                 replica=name, models=frozenset(models), slots=slots, weight=weight,
-                context_tokens=context_tokens,
+                context_tokens=context_tokens, orders_by_tier=orders_by_tier,
             )
         )  # fmt: skip
 

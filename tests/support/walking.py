@@ -37,7 +37,7 @@ UNORDERED = frozenset(
 OF_POLICY = frozenset(
     """Elders._after_s Elders._per_s Quantiles._growth Lane.kind Floors.may_owe
     Cache.limit Holders.limit Histories.entries_max Predictor._entries_max Gates.is_bridging
-    Gates.static_limit FairQueue._by_prefix Pool.has_adapters Scheduler.is_closed
+    Gates.static_limit Gates.displaced_by FairQueue._by_prefix Pool.has_adapters Scheduler.is_closed
     DrainRate.half_life_s Rate.half_life_s Caps.sharers Holder.sharers""".split()
 )
 """Leaves that one policy, or the code, makes the same everywhere: nothing there to be forgotten."""

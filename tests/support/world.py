@@ -33,6 +33,7 @@ from tests.support.script import Script
 
 REPLICAS = {"r1": ("m",), "r2": ("m", "x"), "r3": ("x",)}
 SLOTS = {"r1": 3, "r2": 2, "r3": None}
+ORDERED_BY_TIER = ("r1", "r3")
 CONTEXT_TOKENS = {"r1": None, "r2": 9_000, "r3": 15_000}
 USERS = ("t1/a", "t1/b", "t2/a")
 SHAPE: dict[str, tuple[Any, ...]] = {
@@ -169,7 +170,11 @@ class World:
             models = REPLICAS[name] if what == "find" else ("m", "x", "y")
             self._do(
                 lambda: script.replica(
-                    name, slots=SLOTS[name], models=models, context_tokens=CONTEXT_TOKENS[name]
+                    name,
+                    slots=SLOTS[name],
+                    models=models,
+                    context_tokens=CONTEXT_TOKENS[name],
+                    orders_by_tier=name in ORDERED_BY_TIER,
                 )
             )
         elif what in ("drain", "undrain"):
@@ -293,15 +298,18 @@ class World:
             assert beyond > 0 or is_short_of_kv, f"{id} did not wait, and is recalled"
 
     def _makes_way(self, id: str, now: float) -> bool:
-        """Whether a tier above it, without room, was just let into the replica that it is on."""
+        """Whether a tier above it was just let into its replica, which is short of slots or KV."""
         found = self.script.scheduler.granted.get(id)
         if found is None:
             return False
         grant, replica = found
         if grant.waiting.request.streams or not self.policy.tiers[grant.tier].preemptible:
             return False
+        is_short_of_kv = replica.kv_tokens > (replica.kv_capacity_tokens or float("inf"))
         return any(
-            each.tier < grant.tier and each.granted_at == now and not each.found_room
+            each.tier < grant.tier
+            and each.granted_at == now
+            and (is_short_of_kv or not each.found_room)
             for each in replica.ledger.grants.values()
         )
 

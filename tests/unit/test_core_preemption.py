@@ -1,5 +1,6 @@
 """Ending what yields, so that a request above it gets its slot."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -85,8 +86,10 @@ def test_tiers_keep_their_slots_unless_told_otherwise() -> None:
 def test_what_a_floor_let_go_stays() -> None:
     """The floor would be a promise that the next request breaks."""
     script = full()
-    grant = script.scheduler.granted["young"][0]
-    grant.was_favoured = True
+    ledger = script.scheduler.replicas["r"].ledger
+    grant = ledger.leave("young", script.now)
+    grant.was_favoured, grant.is_started = True, False
+    ledger.enter(grant, script.now)
     script.arrive("top", tier=0)
     assert script.recalls == [("old", "r")]
 
@@ -105,3 +108,84 @@ def test_what_is_on_its_way_out_is_not_asked_again() -> None:
     script = full().arrive("a", tier=0).arrive("b", tier=0).keep("old").keep("young")
     assert script.recalls == [("young", "r"), ("old", "r")]
     script.expect_granted("a", "b")
+
+
+# --- where the engine itself lets the higher tier go first ---------------------------------------
+
+ROOMY = Tier(name="yielding", queue_limit=2, patience_s=1e6, preemptible=True)
+
+
+def crowded(*, orders_by_tier: bool, top: Tier = TOP) -> Play:
+    """One slot: a line of the last tier runs, two more wait inside the engine."""
+    script = Play(policy(top, replace(MIDDLE, queue_limit=2), ROOMY))
+    script.find("r", slots=1, orders_by_tier=orders_by_tier)
+    for id in ("run", "second", "third"):
+        script.arrive(id, tier=2, streams=False).advance(0.5)
+    return script.expect_granted("run", "second", "third")
+
+
+def test_what_waits_behind_them_keeps_nobody_out() -> None:
+    """Lines that fill each slot at once would be in the way of people who need none of theirs."""
+    script = crowded(orders_by_tier=True).arrive("top", tier=0).expect_granted("top")
+    assert script.recalls == [("run", "r")]
+
+
+def test_an_engine_that_serves_as_they_come_is_full_for_everybody() -> None:
+    """Who comes there waits behind the lines, whoever is ended."""
+    script = crowded(orders_by_tier=False).arrive("top", tier=0).expect_waiting("top")
+    assert script.recalls == []
+
+
+def test_people_wait_for_people_all_the_same() -> None:
+    """The engine's own queue would be theirs without a bound."""
+    script = crowded(orders_by_tier=True)
+    script.arrive_many("top", 4, tier=0).expect_granted("top0", "top1", "top2")
+    script.expect_waiting("top3")
+
+
+def test_a_floor_does_not_open_slots_that_make_way_for_others() -> None:
+    """Lines that are owed would pile up behind one another inside the engine."""
+    owed = replace(ROOMY, min_share=0.5)
+    script = Play(policy(replace(TOP, queue_limit=3), replace(MIDDLE, queue_limit=2), owed))
+    script.find("r", slots=1, orders_by_tier=True).arrive("top", tier=0)
+    script.arrive_many("line", 6, tier=2, streams=False)
+    script.arrive_many("more", 2, tier=0).first_token("top").expect_granted("more0", "more1")
+    assert script.count_of("line") == 2
+
+
+def test_headroom_is_not_kept_by_who_would_make_way() -> None:
+    """A middle tier would be shut out of slots that a batch fills."""
+    middle = replace(MIDDLE, queue_limit=2)
+    script = Play(policy(TOP, middle, ROOMY, headroom_max=0.5, headroom_decay=10.0))
+    script.find("r", slots=4, orders_by_tier=True)
+    for id in ("a", "b", "c"):
+        script.arrive(id, tier=2, streams=False).advance(0.5)
+    script.arrive("top", tier=0).arrive("m", tier=1).expect_granted("top", "m")
+    assert script.recalls == [("c", "r")]
+
+
+def short_of_kv(**found: Any) -> Play:
+    """Ten slots, and KV for two lines: both run."""
+    script = Play(policy(TOP, MIDDLE, ROOMY)).find("r", slots=10, **found)
+    script.scrape("r", round_trip_s=0.0, running=0, waiting=0, kv_use=0.0, kv_capacity_tokens=220)
+    for id in ("old", "young", "next"):
+        script.arrive(id, tier=2, streams=False, prompt_tokens=90, output_tokens_max=10)
+        script.advance(0.1)
+    return script.expect_granted("old", "young").expect_waiting("next")
+
+
+def test_kv_makes_way_as_slots_do() -> None:
+    """Engines with long answers run out of KV long before they run out of slots."""
+    script = short_of_kv(orders_by_tier=True)
+    script.arrive("top", tier=0, prompt_tokens=90, output_tokens_max=10).expect_granted("top")
+    assert script.recalls == [("young", "r")]
+    script.arrive("more", tier=0, prompt_tokens=90, output_tokens_max=10).expect_granted("more")
+    assert script.recalls == [("young", "r"), ("old", "r")]
+    script.arrive("last", tier=0, prompt_tokens=90, output_tokens_max=10).expect_waiting("last")
+
+
+def test_who_finds_kv_takes_nobody_elses() -> None:
+    """Work would be thrown away for nothing."""
+    script = short_of_kv(orders_by_tier=True)
+    script.arrive("top", tier=0, prompt_tokens=5, output_tokens_max=5).expect_granted("top")
+    assert script.recalls == []

@@ -232,7 +232,12 @@ class Fairgate:
             if machine.name in held.failed:
                 held.failed -= {machine.name}
         slots = machine.config.max_num_seqs if self._tells_slots else None
-        found = ReplicaFound(replica=machine.name, models=frozenset({MODEL}), slots=slots)
+        found = ReplicaFound(
+            replica=machine.name,
+            models=frozenset({MODEL}),
+            slots=slots,
+            orders_by_tier=machine.config.policy == "priority",
+        )
         return self._tell(found, now)
 
     def drained(self, replica: int, now: float, *, is_draining: bool) -> Decisions:
