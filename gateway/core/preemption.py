@@ -19,27 +19,32 @@ def victims(gates: Gates, replica: Replica, newcomer: Grant) -> list[Grant]:
     if slots <= 0 and kv_tokens <= 0:
         return []
     found: list[Grant] = []
-    queued, share = _queued(replica), replica.kv_share
+    queued, share = _queued(replica, newcomer), replica.kv_share
     for grant in reversed(list(replica.ledger.grants.values())):
         if slots <= 0 and kv_tokens <= 0:
             break
-        is_queued = queued > 0 and not grant.is_started
-        if is_queued:
-            queued -= grant.slots  # it waits inside the engine: its end would free no slot
-        if not _may_end(gates, grant, newcomer.tier):
+        if not _makes_way(gates, grant, newcomer.tier):
             continue
         kv_tokens -= grant.kv_tokens * share  # it ends, or begins after the newcomer
-        if not (is_queued or grant.is_recalled):
+        if not grant.is_recalled and grant.waiting.request.id not in queued:
             found.append(grant)
             slots -= grant.slots
     return found
 
 
-def _queued(replica: Replica) -> int:
-    """Slots of what waits inside the engine for one; where KV is short, that is another matter."""
-    if replica.slots is None:
-        return replica.waiting
-    return max(0, replica.occupied - replica.slots)
+def _queued(replica: Replica, newcomer: Grant) -> frozenset[str]:
+    """What waits inside the engine for a slot, beside `newcomer`: its end would free none."""
+    slots = replica.slots
+    waiting = replica.waiting if slots is None else max(0, replica.occupied - slots)
+    waiting -= newcomer.slots
+    found = []
+    for grant in reversed(replica.next_begun()):
+        if waiting <= 0:
+            break
+        if grant is not newcomer:
+            found.append(grant.waiting.request.id)
+            waiting -= grant.slots
+    return frozenset(found)
 
 
 def _lacking_kv(replica: Replica) -> float:
@@ -48,5 +53,5 @@ def _lacking_kv(replica: Replica) -> float:
     return 0.0 if capacity is None else replica.kv_tokens - capacity
 
 
-def _may_end(gates: Gates, grant: Grant, tier: int) -> bool:
+def _makes_way(gates: Gates, grant: Grant, tier: int) -> bool:
     return grant.slots > 0 and grant.is_endable and grant.tier in gates.displaced_by[tier]

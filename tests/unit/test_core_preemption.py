@@ -136,6 +136,18 @@ def test_an_engine_that_serves_as_they_come_is_full_for_everybody() -> None:
     assert script.recalls == []
 
 
+def test_the_engine_goes_by_tier_and_lines_wait_behind_all_people() -> None:
+    """A line that waits there would be ended, and who came for its slot would wait for another."""
+    script = Play(policy(replace(TOP, queue_limit=9), replace(MIDDLE, queue_limit=2), ROOMY))
+    script.find("r", slots=4, orders_by_tier=True)
+    for id in ("old", "young", "youngest"):
+        script.arrive(id, tier=2, streams=False).advance(0.5)
+    script.arrive("a", tier=0)  # runs from now on, in the last slot, and has said nothing yet
+    script.arrive_many("queued", 2, tier=2, streams=False).expect_granted("queued0", "queued1")
+    script.arrive("b", tier=0).arrive("c", tier=0).expect_granted("b", "c")
+    assert script.recalls == [("youngest", "r"), ("young", "r")]
+
+
 def test_people_wait_for_people_all_the_same() -> None:
     """The engine's own queue would be theirs without a bound."""
     script = crowded(orders_by_tier=True)
