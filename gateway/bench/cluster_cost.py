@@ -134,8 +134,11 @@ class CostSite:
         through("local", self._local, plain)
         ways["follower"] = follower
         through("workers", self._workers, plain)
+        through("part", self._local, replace(plain, requests_per_s=self.requests_per_s / WORKERS))
         through("local_streams", self._local, self._streams(), STREAM_EVENTS)
         through("workers_streams", self._workers, self._streams(), STREAM_EVENTS)
+        part_streams = self._streams(STREAM_CLIENTS // WORKERS)
+        through("part_streams", self._local, part_streams, STREAM_EVENTS)
         ways["full"] = full
         # Each goes first in turn, so that none always meets the warmer machine.
         names = list(ways)
@@ -148,6 +151,8 @@ class CostSite:
             workers=runs["workers"],
             local_streams=runs["local_streams"],
             workers_streams=runs["workers_streams"],
+            part=runs["part"],
+            part_streams=runs["part_streams"],
             traffic=traffic["traffic"],
             full=traffic["full"],
         )
@@ -182,13 +187,13 @@ class CostSite:
         plan = self._plan
         return LoadSpec(port=0, connections=CLIENTS, warm_s=plan.warm_s, window_s=plan.window_s)
 
-    def _streams(self) -> LoadSpec:
+    def _streams(self, clients: int = STREAM_CLIENTS) -> LoadSpec:
         return LoadSpec(
             port=0,
             stream=True,
-            connections=STREAM_CLIENTS,
+            connections=clients,
             events=STREAM_EVENTS,
-            events_per_s=STREAM_CLIENTS * STREAM_EVENTS_PER_S,
+            events_per_s=clients * STREAM_EVENTS_PER_S,
             ramp_s=1.0,
             warm_s=self._plan.warm_s,
             window_s=self._plan.window_s,

@@ -186,6 +186,18 @@ CLUSTER_FIGURES = (
         target=1.15,
     ),
     ClusterFigure(
+        key="cpu_streams_each",
+        title="streams, over one process with as much as each worker has",
+        unit="x",
+        of=_of_rounds(lambda each: each.workers_streams.cpu_us / each.part_streams.cpu_us),
+    ),
+    ClusterFigure(
+        key="cpu_plain_each",
+        title="the same: small answers in one piece",
+        unit="x",
+        of=_of_rounds(lambda each: each.workers.cpu_us / each.part.cpu_us),
+    ),
+    ClusterFigure(
         key="cpu_local_us",
         title="CPU a request of one alone, small answers",
         unit="us",

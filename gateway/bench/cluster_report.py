@@ -76,6 +76,8 @@ def _runs(result: ClusterResult) -> Iterator[tuple[int, str, CostRun]]:
         yield index, "workers", each.workers
         yield index, "streams, one alone", each.local_streams
         yield index, "streams, workers", each.workers_streams
+        yield index, "one alone, a worker's part", each.part
+        yield index, "streams, one alone, a worker's part", each.part_streams
 
 
 def _figures(result: ClusterResult, machine: Machine) -> Table:

@@ -103,6 +103,9 @@ class CostRound:
     workers: CostRun
     local_streams: CostRun
     workers_streams: CostRun
+    part: CostRun
+    """One alone with as much as each of the workers has: less wakes a process for less at once."""
+    part_streams: CostRun
     traffic: Traffic
     full: Traffic
     """As many as go through one follower."""

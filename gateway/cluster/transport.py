@@ -25,7 +25,7 @@ from gateway.core.messages import Finished, FirstToken, Progressed
 LOGGER = logging.getLogger("fairgate.cluster")
 HEADS_MAX: Final = 10_000
 """Gateways whose channel is known ready to be sent; then they are made anew."""
-LINGER_S: Final = 0.002
+LINGER_S: Final = 0.005
 """What nobody waits for may wait so long itself, to go with something else."""
 SKIP: Final = b"*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$4\r\nSKIP\r\n"
 """No answer to the next command: it would wake the loop once more for each payload."""

@@ -63,6 +63,8 @@ ROUND = CostRound(
     workers=cost(cpu_us=560.0),
     local_streams=cost(cpu_us=2_000.0),
     workers_streams=cost(cpu_us=2_400.0),
+    part=cost(cpu_us=700.0),
+    part_streams=cost(cpu_us=2_500.0),
     traffic=TRAFFIC,
     full=replace(TRAFFIC, requests_per_s=900.0, leader_cpu_us=125.0),
 )
@@ -85,6 +87,8 @@ def figure(key: str) -> ClusterFigure:
         ("added_p99_ms", 6.0, "missed"),
         ("cpu_plain", 1.12, "met"),
         ("cpu_streams", 1.2, "missed"),
+        ("cpu_plain_each", 0.8, ""),
+        ("cpu_streams_each", 0.96, ""),
         ("redis_bytes", 1_500.0, ""),
         ("ceiling_per_s", 8_000.0, ""),
         ("thousand_leading_cores", 0.8, ""),
