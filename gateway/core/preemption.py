@@ -5,6 +5,8 @@ queue, with what it had computed lost. The youngest goes, which loses the least,
 what is missing; what a floor or its age let go stays. Which tiers allow it is the operator's word.
 """
 
+from math import inf
+
 from gateway.core.gate import Gates
 from gateway.core.ledger import Grant
 from gateway.core.replica import Replica
@@ -12,33 +14,73 @@ from gateway.core.replica import Replica
 
 def victims(gates: Gates, replica: Replica, newcomer: Grant) -> list[Grant]:
     """What to take back from `replica`, which `newcomer` has just entered; O(slots)."""
-    if not gates.displaced_by[newcomer.tier]:
+    lower = gates.displaced_by[newcomer.tier]
+    if not lower:
         return []
-    slots = 0 if newcomer.found_room else newcomer.slots
-    kv_tokens = _lacking_kv(replica)
-    if slots <= 0 and kv_tokens <= 0:
-        return []
+    grants = replica.ledger.grants.values()
+    yielding = [
+        each for each in grants if each.tier in lower and each.slots and each.is_endable
+    ]  # fmt: skip
+    if replica.orders_by_tier and replica.slots is not None:
+        return _by_tier(replica, replica.slots, newcomer, yielding)
+    return [] if newcomer.found_room else _by_arrival(replica, newcomer, yielding)
+
+
+def _by_tier(
+    replica: Replica, slots: int, newcomer: Grant, yielding: list[Grant]
+) -> list[Grant]:  # fmt: skip
+    """Those that ran in what is left by all others, and for `newcomer` would not any more.
+
+    The engine begins with the oldest of the highest tier, so it is they who run, and those that
+    there is no room for wait: their end would free none.
+    """
+    yielding.sort(key=_tier_of)
+    left = slots - replica.occupied + sum([each.slots for each in yielding])
+    kv_left = _kv_left(replica, newcomer, yielding)
     found: list[Grant] = []
-    queued, share = _queued(replica, newcomer), replica.kv_share
-    for grant in reversed(list(replica.ledger.grants.values())):
-        if slots <= 0 and kv_tokens <= 0:
-            break
-        if not _makes_way(gates, grant, newcomer.tier):
+    taken, kv_taken = 0, 0.0
+    for grant in yielding:
+        if grant.is_recalled:
             continue
-        kv_tokens -= grant.kv_tokens * share  # it ends, or begins after the newcomer
+        ran = taken < left + newcomer.slots
+        taken += grant.slots
+        kv_taken += grant.kv_tokens
+        if ran and (taken > left or kv_taken > kv_left):
+            found.append(grant)
+    return found
+
+
+def _kv_left(replica: Replica, newcomer: Grant, yielding: list[Grant]) -> float:
+    """KV tokens, as the ledger counts them, that those which yield may keep.
+
+    At most as many fewer as `newcomer` takes: what the engine reports may have grown for all.
+    """
+    capacity = replica.kv_capacity_tokens
+    if capacity is None:
+        return inf
+    held = sum([each.kv_tokens for each in yielding])
+    staying = sum([each.kv_tokens for each in yielding if not each.is_recalled])
+    beyond = (replica.kv_tokens - capacity) / replica.kv_share
+    return max(held - beyond, float(staying - newcomer.kv_tokens))
+
+
+def _by_arrival(replica: Replica, newcomer: Grant, yielding: list[Grant]) -> list[Grant]:
+    """The youngest that run, one slot for each of `newcomer`'s; it begins once all before it do."""
+    found: list[Grant] = []
+    wanted, queued = newcomer.slots, _queued(replica, newcomer)
+    for grant in reversed(yielding):
+        if wanted <= 0:
+            break
         if not grant.is_recalled and grant.waiting.request.id not in queued:
             found.append(grant)
-            slots -= grant.slots
+            wanted -= grant.slots
     return found
 
 
 def _queued(replica: Replica, newcomer: Grant) -> frozenset[str]:
-    """What waits inside the engine for a slot, beside `newcomer`: its end would free none."""
-    slots = replica.slots
-    waiting = replica.waiting if slots is None else max(0, replica.occupied - slots)
-    waiting -= newcomer.slots
-    found = []
-    for grant in reversed(replica.next_begun()):
+    """What waits inside the engine, beside `newcomer`: its end would free no slot."""
+    found, waiting = [], replica.waiting - newcomer.slots
+    for grant in reversed(list(replica.ledger.unstarted.values())):
         if waiting <= 0:
             break
         if grant is not newcomer:
@@ -47,11 +89,5 @@ def _queued(replica: Replica, newcomer: Grant) -> frozenset[str]:
     return frozenset(found)
 
 
-def _lacking_kv(replica: Replica) -> float:
-    """KV tokens beyond what the engine has."""
-    capacity = replica.kv_capacity_tokens
-    return 0.0 if capacity is None else replica.kv_tokens - capacity
-
-
-def _makes_way(gates: Gates, grant: Grant, tier: int) -> bool:
-    return grant.slots > 0 and grant.is_endable and grant.tier in gates.displaced_by[tier]
+def _tier_of(grant: Grant) -> int:
+    return grant.tier

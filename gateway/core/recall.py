@@ -48,7 +48,7 @@ def wanted(pool: Pool, now: float) -> tuple[Grant, Replica] | None:
 def _recallable(replica: Replica) -> Iterator[Grant]:
     """The grants there that may be taken back: those that the engine would begin last."""
     left = replica.waiting
-    for grant in reversed(replica.next_begun()):
+    for grant in reversed(list(replica.ledger.unstarted.values())):
         if left <= 0:
             return
         left -= grant.slots

@@ -14,7 +14,7 @@ from gateway.core.affinity import Cache
 from gateway.core.breaker import Circuit
 from gateway.core.flows import Waiting
 from gateway.core.kinds import Kind
-from gateway.core.ledger import Grant, Ledger
+from gateway.core.ledger import Ledger
 from gateway.core.limiter import ConcurrencyLimit
 from gateway.core.messages import ReplicaReport
 from gateway.core.plain import (
@@ -253,13 +253,6 @@ class Replica:
             return False
         return self.slots is None or self.occupied + sequences <= self.slots
 
-    def next_begun(self) -> list[Grant]:
-        """What has not begun, in the order in which the engine begins with it; O(unstarted)."""
-        found = list(self.ledger.unstarted.values())
-        if self.orders_by_tier:
-            found.sort(key=_tier_of)
-        return found
-
     def start_plain(self, as_of: float, *, queued: int) -> None:
         """A plain request shows no first token: infer that the engine began with it by `as_of`.
 
@@ -268,7 +261,7 @@ class Replica:
         """
         if not self.ledger.unstarted:
             return
-        for rank, grant in enumerate(reversed(self.next_begun()), start=1):
+        for rank, grant in enumerate(reversed(list(self.ledger.unstarted.values())), start=1):
             waiting = grant.waiting
             if waiting.request.streams or rank <= queued or not waiting.kind.decodes:
                 continue
@@ -349,7 +342,3 @@ class Replica:
             self.speed.take_tpot(tpot_s, in_use, now)
             self.limit.sampled(tpot_s, tokens, in_use=in_use, target_s=target_s)
         return not 0 <= tokens < ITL_TOKENS_MIN
-
-
-def _tier_of(grant: Grant) -> int:
-    return grant.tier

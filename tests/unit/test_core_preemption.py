@@ -148,6 +148,18 @@ def test_the_engine_goes_by_tier_and_lines_wait_behind_all_people() -> None:
     assert script.recalls == [("youngest", "r"), ("young", "r")]
 
 
+def test_who_has_just_begun_runs_all_the_same() -> None:
+    """Nothing shows yet that the last line runs: it would be thought to wait, and stay."""
+    script = Play(policy(replace(TOP, queue_limit=9), replace(MIDDLE, queue_limit=2), ROOMY))
+    script.find("r", slots=2, orders_by_tier=True)
+    script.arrive("old", tier=2, streams=False).arrive("young", tier=2, streams=False)
+    script.arrive("a", tier=0).arrive("b", tier=0).expect_granted("a", "b")
+    assert script.recalls == [("young", "r"), ("old", "r")]
+    script.give_back("young").give_back("old").expect_granted("young", "old")  # they wait there
+    script.finish("a").arrive("c", tier=0)
+    assert script.recalls[2:] == [("young", "r")]  # which has got the slot of `a` meanwhile
+
+
 def test_people_wait_for_people_all_the_same() -> None:
     """The engine's own queue would be theirs without a bound."""
     script = crowded(orders_by_tier=True)
