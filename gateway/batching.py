@@ -96,6 +96,8 @@ class Batching:
             await asyncio.wait([self._running])
         await self.tools.store.close()
 
+        self.tools.files.close()
+
     def _caller_of(self, headers: Headers) -> Caller:
         """Who asks, and in which tier its lines would run. Raises GatewayError."""
         principal = authenticated(self._keyring, headers)
