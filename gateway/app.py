@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from gateway import __version__
+from gateway.admin import batches
 from gateway.admin.door import Lobby
 from gateway.admin.office import Office, homeless_tiers, moves
 from gateway.admin.office_routes import routers
@@ -164,7 +165,8 @@ class Gateway:
         public = build_app(operations, lifespan=self._lifespan)
         if self._batching is not None:
             self._batching.serve_from(public)
-        office = self.office
+        office, batching = self.office, self._batching
+        progress = None if batching is None else batching.progress
         front: Front
         lobby = Lobby(
             public,
@@ -172,7 +174,7 @@ class Gateway:
                 public=public,
                 metrics=self.siblings.metrics,
                 generation=front,
-                more=routers(office),
+                more=(*routers(office), batches.router(progress, self.clock)),
             ),
         )
         self.furnish: Callable[[], object] = lobby.furnish

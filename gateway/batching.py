@@ -14,6 +14,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.responses import Response
 
+from gateway.admin.batches import ProgressView
 from gateway.admin.problems import of_validation
 from gateway.api.auth import Asking, Headers, authenticated
 from gateway.api.doors import Doors
@@ -21,7 +22,7 @@ from gateway.api.ops import on_gateway_error
 from gateway.api.relay import Relay
 from gateway.batch.desk import Caller, Desk
 from gateway.batch.files import FilesError, files_at
-from gateway.batch.record import Batch, Owner
+from gateway.batch.record import Batch, Owner, seconds_left
 from gateway.batch.routes import routes
 from gateway.batch.runner import Runner
 from gateway.batch.sqlite import SqliteBatches
@@ -95,6 +96,15 @@ class Batching:
             self._running.cancel()
             await asyncio.wait([self._running])
         await self.tools.store.close()
+        self.tools.files.close()
+
+    async def progress(self, limit: int) -> list[ProgressView]:
+        """So many batches of everybody, open ones first. Raises StoreError."""
+        now, faults = self.tools.wall(), self.runner.faults
+        return [
+            progress_view(batch, now, waits_for=faults.get(batch.id, self.runner.fault))
+            for batch in await self.tools.store.newest(limit)
+        ]
 
     def _caller_of(self, headers: Headers) -> Caller:
         """Who asks, and in which tier its lines would run. Raises GatewayError."""
@@ -118,6 +128,27 @@ class Batching:
             (b"x-fairgate-tier", tier.encode()),
             (b"x-fairgate-user", batch.owner.user.encode()),
         ]
+
+
+def progress_view(batch: Batch, now: float, *, waits_for: str | None) -> ProgressView:
+    """As operators see it; what keeps work from going on matters to one that is open only."""
+    return ProgressView(
+        id=batch.id,
+        tenant=batch.owner.tenant,
+        user=batch.owner.user,
+        tier=batch.tier,
+        status=batch.status,
+        model=batch.model,
+        endpoint=batch.endpoint,
+        total=batch.total,
+        completed=batch.counts.completed,
+        failed=batch.counts.failed,
+        created_at=batch.created_at,
+        began_at=batch.in_progress_at,
+        expires_at=batch.expires_at,
+        left_s=seconds_left(batch, now),
+        waits_for=waits_for if batch.is_open else None,
+    )
 
 
 def limits_of(settings: Settings) -> Limits:

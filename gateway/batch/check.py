@@ -8,6 +8,7 @@ from gateway.batch.files import Files
 from gateway.batch.lines import Fault, Tally, is_blank, parsed
 from gateway.batch.missing import model_of
 from gateway.batch.reading import LineTooLongError, Slices
+from gateway.batch.record import StoredFile
 
 PART_LINES = 500
 """Of each part but the last: what one gateway claims at once."""
@@ -29,9 +30,9 @@ class Checked:
 
 
 async def checked(
-    files: Files, name: str, *, endpoint: str, lines_max: int, line_bytes_max: int
+    files: Files, file: StoredFile, *, endpoint: str, lines_max: int, line_bytes_max: int
 ) -> Checked:
-    """Read all of an object. Raises FilesError."""
+    """Read all of a file. Raises FilesError."""
     tally = Tally(
         endpoint=endpoint,
         lines_max=lines_max,
@@ -39,7 +40,7 @@ async def checked(
         part_lines=PART_LINES,
         faults_max=FAULTS_MAX,
     )
-    slices = Slices(files, name, line_bytes_max=line_bytes_max)
+    slices = Slices(files, file, line_bytes_max=line_bytes_max)
     model: str | None = None
     try:
         while not slices.is_over and not tally.is_hopeless:

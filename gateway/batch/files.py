@@ -9,13 +9,15 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol, cast
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from gateway.api.threads import in_thread
+from gateway.api.threads import in_thread_of
 from gateway.errors import StorageFullError
 
 LOGGER = logging.getLogger("fairgate.batch")
@@ -23,6 +25,8 @@ SLICE_BYTES = 256 << 10
 """What is read or written in one step."""
 BLOCK_BYTES = 8 << 20
 """What is held of an object before it is sent to a bucket, which wants at least 5 MiB at once."""
+THREADS_MAX = 16
+"""Of their own: a storage that does not answer holds up nobody else."""
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 FOLDER_MODE = 0o700
 
@@ -62,24 +66,32 @@ class Files:
         """`grows`: whether bytes can be added to an object, and synced to a disk."""
         self._system = system
         self._root = root.rstrip("/")
+        self._threads = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="files")
         self.grows = grows
 
     async def open(self) -> None:
         """See that the folder is there. Raises FilesError."""
         await self._do(self._open)
 
-    async def read(self, name: str, start: int, end: int) -> bytes:
-        """Bytes from `start` to before `end`, or fewer where the object ends. Raises FilesError."""
-        data: bytes = await self._do(self._read, name, start, end)
+    def close(self) -> None:
+        """Begin nothing more. What a storage does not answer to is not waited for."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def slice(self, name: str, at: int, size: int) -> bytes:
+        """The next bytes from `at` on of an object that has `size`, which is more.
+
+        Raises FilesError, where there are none too.
+        """
+        data: bytes = await self._do(self._read, name, at, min(size, at + SLICE_BYTES))
+        if not data:
+            raise FilesError("an object is cut", f"{name} has {at} bytes of {size}")
         return data
 
     async def slices(self, name: str, size: int) -> AsyncIterator[bytes]:
         """The first `size` bytes, in slices. Raises FilesError, where there are fewer too."""
         at = 0
         while at < size:
-            data = await self.read(name, at, min(size, at + SLICE_BYTES))
-            if not data:
-                raise FilesError("an object is cut", f"{name} has {at} bytes of {size}")
+            data = await self.slice(name, at, size)
             at += len(data)
             yield data
 
@@ -98,9 +110,11 @@ class Files:
 
     async def _do(self, work: Any, *args: Any) -> Any:
         try:
-            return await in_thread(work, *args)
+            return await in_thread_of(self._threads, partial(work, *args))
         except FileNotFoundError as error:
-            raise FilesError("an object is missing", str(error)) from error
+            raise FilesError("the storage is not there", str(error)) from error
+        except PermissionError as error:
+            raise FilesError("the storage refuses", str(error)) from error
         except OSError as error:
             if error.errno in FULL:
                 raise FilesError("the storage is full", str(error)) from error
@@ -108,10 +122,10 @@ class Files:
         except FilesError:
             raise
         except Exception as error:
-            # Each file system of fsspec has errors of its own: S3 refuses with botocore's.
+            # Each file system of fsspec has errors of its own: botocore's where S3 is not there.
             text = " ".join(str(error).split())[:300]
             detail = f"{type(error).__name__}: {text}"
-            raise FilesError("the storage refuses", detail) from error
+            raise FilesError("the storage cannot be used", detail) from error
 
     def _open(self) -> None:
         # A bucket must be there: whoever may write to it may not always make one.
@@ -131,7 +145,10 @@ class Files:
         return f"{self._root}/{name}"
 
     def _read(self, name: str, start: int, end: int) -> bytes:
-        return self._system.cat_file(self._path(name), start=start, end=end)
+        try:
+            return self._system.cat_file(self._path(name), start=start, end=end)
+        except FileNotFoundError as error:
+            raise FilesError("an object is missing", str(error)) from error
 
     def _remove(self, name: str) -> None:
         try:
@@ -232,9 +249,12 @@ def files_at(url: str) -> Files:
     """
     try:
         if url.startswith(("s3://", "s3a://")):
-            # fsspec would load it by name; here its lack is told in words that help.
-            import s3fs  # noqa: F401, PLC0415 - see above
-        system, root = fsspec.core.url_to_fs(url)
+            # fsspec would load s3fs by name; here its lack is told in words that help.
+            from gateway.batch.s3 import bucket_at  # noqa: PLC0415 - see above
+
+            system, root = bucket_at(url)
+        else:
+            system, root = fsspec.core.url_to_fs(url)
     except (ImportError, ValueError) as error:
         hint = "; pip install 'fairgate[s3]' brings what buckets need"
         more = hint if isinstance(error, ImportError) else ""

@@ -27,15 +27,15 @@ class Outputs:
         self._written: list[Writer] = []
 
     async def written(
-        self, pieces: list[Piece], rests: list[Rest], *, input_object: str
+        self, pieces: list[Piece], rests: list[Rest], *, file: StoredFile
     ) -> tuple[StoredFile | None, StoredFile | None]:
-        """The files of outputs and of errors, each None where it would be empty.
+        """The files of outputs and of errors, each None where it would be empty; `file`: the input.
 
         Raises FilesError; then nothing is left behind.
         """
         try:
             outputs = await self._file("output", self._pieces(pieces, is_errors=False))
-            unrun = self._unrun(rests, input_object)
+            unrun = self._unrun(rests, file)
             errors = await self._file("error", self._pieces(pieces, is_errors=True), unrun)
         except BaseException:
             await self.abandon()
@@ -76,9 +76,9 @@ class Outputs:
                 async for data in self._files.slices(piece.object, piece.size):
                     yield data
 
-    async def _unrun(self, rests: list[Rest], input_object: str) -> AsyncIterator[bytes]:
+    async def _unrun(self, rests: list[Rest], file: StoredFile) -> AsyncIterator[bytes]:
         for rest in rests:
-            slices = Slices(self._files, input_object, start=rest.start)
+            slices = Slices(self._files, file, start=rest.start)
             reader = PartReader(slices, done=rest.done)
             while not reader.is_over:
                 requests = await reader.next()

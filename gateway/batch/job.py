@@ -20,7 +20,7 @@ from gateway.batch.missing import Missing
 from gateway.batch.outcome import Answer, again, line_of, request_id
 from gateway.batch.part import Part, Result
 from gateway.batch.reading import PartReader, Slices
-from gateway.batch.record import Batch, BatchStateError, Tokens, broken_off
+from gateway.batch.record import Batch, BatchStateError, StoredFile, Tokens, broken_off
 from gateway.batch.store import Kept, Lease, StaleError
 from gateway.batch.tools import Tools
 from gateway.core.window import Window
@@ -60,14 +60,14 @@ class Job:
         self,
         tools: Tools,
         batch: Batch,
-        input_object: str,
+        file: StoredFile,
         *,
         headers: list[tuple[bytes, bytes]],
     ) -> None:
-        """`headers` say the tier and the user of each line."""
+        """`file`: its input. `headers` say the tier and the user of each line."""
         self._tools = tools
         self._batch = batch
-        self._input = input_object
+        self._input = file
         self._headers = headers
         self._window = Window(lines_max=tools.limits.in_flight, bytes_max=IN_FLIGHT_BYTES_MAX)
         self._parts: dict[int, Part] = {}

@@ -121,6 +121,14 @@ class Batch:
         return self.status in OPEN
 
 
+def seconds_left(batch: Batch, now: float) -> float | None:
+    """Until its lines are done, at the pace so far; None: that cannot be told."""
+    done = batch.counts.completed + batch.counts.failed
+    if batch.status != "in_progress" or not done or batch.in_progress_at is None:
+        return None
+    return max(0.0, (now - batch.in_progress_at) / done * (batch.total - done))
+
+
 def validated(batch: Batch, now: float, *, total: int, model: str | None) -> Batch:
     """Its file was found valid; one that is being cancelled goes on to its end."""
     known = replace(batch, total=total, model=model)

@@ -158,6 +158,16 @@ class RedisBatches:
         found = [await self.batch(name.decode()) for name in ids[:limit]]
         return [kept.batch for kept in found if kept is not None]
 
+    async def newest(self, limit: int) -> list[Batch]:
+        """Batches of everybody, open ones first."""
+        async with self._told():
+            ids = await self._redis.zrevrange(self._names("open"), 0, limit - 1)
+            ids += await self._redis.zrevrange(self._names("made"), 0, limit - 1)
+        found = [await self.batch(name.decode()) for name in list(dict.fromkeys(ids))[:limit]]
+        batches = [kept.batch for kept in found if kept is not None]
+        # Those of a moment ago may have ended since.
+        return sorted(batches, key=lambda batch: not batch.is_open)
+
     async def put(self, kept: Kept) -> None:
         """Change a batch. Raises StaleError."""
         await self._change(kept.batch.id, lambda fields: redis_rows.changed(fields, kept))

@@ -15,7 +15,15 @@ from gateway.batch.check import checked
 from gateway.batch.files import FilesError
 from gateway.batch.finish import Outputs
 from gateway.batch.job import Job
-from gateway.batch.record import Batch, BatchStateError, ended, expired, invalid, validated
+from gateway.batch.record import (
+    Batch,
+    BatchStateError,
+    StoredFile,
+    ended,
+    expired,
+    invalid,
+    validated,
+)
 from gateway.batch.store import CHECK, InUseError, Kept, Lease, LeaseLostError, StaleError
 from gateway.batch.tools import Tools
 from gateway.tenancy.store.port import StoreError
@@ -44,6 +52,8 @@ class Runner:
         self._work: dict[str, asyncio.Task[None]] = {}
         self._jobs: dict[str, Job] = {}
         self._not_before: dict[str, float] = {}
+        self._held: dict[str, str] = {}
+        """Batches whose check or end waits, and why."""
         self._wake = asyncio.Event()
         self._sweep_at = 0.0
         self._is_open = False
@@ -53,7 +63,8 @@ class Runner:
     @property
     def faults(self) -> dict[str, str]:
         """Batches that do not go on now, and why."""
-        return {name: job.fault for name, job in self._jobs.items() if job.fault is not None}
+        jobs = {name: job.fault for name, job in self._jobs.items() if job.fault is not None}
+        return self._held | jobs
 
     def look(self, batch_id: str | None = None) -> None:
         """There is something to do, or something changed."""
@@ -116,17 +127,25 @@ class Runner:
         """Work on a batch; whatever goes wrong is told, and tried again later."""
         try:
             await self._work_on(batch_id)
+            self._held.pop(batch_id, None)
         except (LeaseLostError, StaleError):
-            return  # somebody else changed it: the next look tells what is to be done
+            # Somebody else changed it: the next look tells what is to be done.
+            self._held.pop(batch_id, None)
         except (StoreError, FilesError) as error:
-            LOGGER.error("%s waits: %s", batch_id, error)
-            self._not_before[batch_id] = asyncio.get_running_loop().time() + FAULT_S
+            self._hold(batch_id, str(error))
         except Exception:
             LOGGER.exception("%s failed inside the gateway, and is tried again", batch_id)
             self._not_before[batch_id] = asyncio.get_running_loop().time() + FAULT_S
         finally:
             self._work.pop(batch_id, None)
             self._wake.set()
+
+    def _hold(self, batch_id: str, fault: str) -> None:
+        """It is tried again later; why is told once."""
+        if self._held.get(batch_id) != fault:
+            LOGGER.error("%s waits: %s", batch_id, fault)
+        self._held[batch_id] = fault
+        self._not_before[batch_id] = asyncio.get_running_loop().time() + FAULT_S
 
     async def _work_on(self, batch_id: str) -> None:
         kept = await self._tools.store.batch(batch_id)
@@ -142,8 +161,8 @@ class Runner:
         await self._under(lease, work(lease))
 
     async def _run_lines(self, batch: Batch) -> None:
-        input_object = await self._input(batch)
-        job = Job(self._tools, batch, input_object, headers=self._headers_of(batch))
+        file = await self._input(batch)
+        job = Job(self._tools, batch, file, headers=self._headers_of(batch))
         self._jobs[batch.id] = job
         try:
             await job.run()
@@ -207,7 +226,7 @@ class Runner:
         output, errors = await outputs.written(
             pieces,
             await tools.store.rests(batch.id),
-            input_object=await self._input(batch),
+            file=await self._input(batch),
         )
         done = ended(
             batch,
@@ -232,12 +251,12 @@ class Runner:
             raise LeaseLostError
         return kept
 
-    async def _input(self, batch: Batch) -> str:
-        """The object of its input: no open batch loses its file. Raises FilesError."""
+    async def _input(self, batch: Batch) -> StoredFile:
+        """The file of its requests: no open batch loses its file. Raises FilesError."""
         file = await self._tools.store.file(batch.input_file_id)
         if file is None:
             raise FilesError("an object is missing", f"the file {batch.input_file_id} is gone")
-        return file.object
+        return file
 
     async def _expire(self) -> None:
         """Close what is late, and forget files that are old."""

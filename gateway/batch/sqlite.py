@@ -88,6 +88,10 @@ class SqliteBatches:
         wanted = partial(sqlite_rows.batches, owner=owner, after=after, limit=limit)
         return await self._look(wanted)
 
+    async def newest(self, limit: int) -> list[Batch]:
+        """Batches of everybody, open ones first."""
+        return await self._look(partial(sqlite_rows.newest, limit=limit))
+
     async def put(self, kept: Kept) -> None:
         """Change a batch. Raises StaleError."""
         await self._write(partial(sqlite_rows.put, kept=kept))

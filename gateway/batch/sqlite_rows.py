@@ -188,6 +188,14 @@ def batches(
     return [_counted(connection, body) for (body,) in rows]
 
 
+def newest(connection: sqlite3.Connection, *, limit: int) -> list[Batch]:
+    """Of everybody, open ones first."""
+    rows = connection.execute(
+        "SELECT body FROM batches ORDER BY is_open DESC, sequence DESC LIMIT ?", (limit,)
+    ).fetchall()
+    return [_counted(connection, body) for (body,) in rows]
+
+
 def put(connection: sqlite3.Connection, kept: Kept) -> None:
     """Raises StaleError. Of one that ended, only files and counts are left."""
     changed = kept.batch

@@ -142,6 +142,10 @@ class BatchStore(Protocol):
         """Batches of `owner`, newest first, those behind `after`, with their counts."""
         ...
 
+    async def newest(self, limit: int) -> list[Batch]:
+        """Batches of everybody with their counts: open ones first, each kind newest first."""
+        ...
+
     async def put(self, kept: Kept) -> None:
         """Change a batch whose version is as it was read. Raises StaleError."""
         ...

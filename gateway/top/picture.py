@@ -7,13 +7,13 @@ How it looks is not known here.
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, get_args
 
-View = Literal["tiers", "tenants", "users", "replicas", "requests"]
+View = Literal["tiers", "tenants", "users", "replicas", "requests", "batches"]
 VIEWS: Final[tuple[View, ...]] = get_args(View)
 
 Item = dict[str, Any]
 
 GROUPS_MAX: Final = 100
-"""Tenants and users that a gateway tells at most."""
+"""Tenants, users and batches that a gateway tells at most."""
 ITEMS_MAX: Final = 1_000
 """Replicas and requests that it tells at once at most."""
 
@@ -33,6 +33,7 @@ class Picture:
     users: Item | None = None
     replicas: Item | None = None
     requests: Item | None = None
+    batches: Item | None = None
 
     def told(self) -> Item:
         """As one document."""
@@ -47,6 +48,7 @@ class Picture:
             "users_more": None if self.users is None else self.users["users_more"],
             "replicas": None if self.replicas is None else self.replicas["data"],
             "requests": None if self.requests is None else self.requests["data"],
+            "batches": None if self.batches is None else self.batches["data"],
         }
 
 
@@ -64,4 +66,7 @@ def taken(gateway: Gateway, views: tuple[View, ...], rows: int) -> Picture:
         if "replicas" in views
         else None,
         requests=gateway.ask("GET", "requests", query=waiting) if "requests" in views else None,
+        batches=gateway.ask("GET", "batches", query={"limit": groups})
+        if "batches" in views
+        else None,
     )

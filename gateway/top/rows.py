@@ -18,11 +18,15 @@ COLUMNS: Mapping[View, tuple[str, ...]] = {
     "users": ("tenant", "user", *LINE),
     "replicas": ("replica", "state", "slots", "queue", "others", "tpot", "open to", "why closed"),
     "requests": ("request", "tier", "tenant", "user", "model", "waited", "place"),
+    "batches": (
+        *("batch", "state", "tier", "tenant", "user", "done", "failed", "of", "left"),
+        "waits for",
+    ),
 }
 TEXTS = frozenset(
     {
         *("tier", "tenant", "user", "replica", "state", "open to", "why closed", "request"),
-        "model",
+        *("model", "batch", "waits for"),
     }
 )
 """Columns that are words; all others are figures, and stand to the right."""
@@ -58,6 +62,8 @@ def rows_of(picture: Picture, view: View) -> Rows | None:
             return None if picture.replicas is None else _replicas(picture.replicas)
         case "requests":
             return None if picture.requests is None else _requests(picture)
+        case "batches":
+            return None if picture.batches is None else _batches(picture.batches)
 
 
 def seconds(value: float | None) -> str:
@@ -181,3 +187,20 @@ def _requests(picture: Picture) -> Rows:
         lines.append(Row((*map(shown, names), seconds(each["waited_s"]), place)))
     waiting = max(int(picture.overview["waiting"]), len(lines))
     return Rows(lines, waiting - len(lines) if picture.requests["has_more"] else 0)
+
+
+def _batches(told: Item) -> Rows:
+    lines = []
+    for each in told["data"]:
+        names = (each["id"], each["status"], each["tier"], each["tenant"], each["user"])
+        counts = (str(each[name]) for name in ("completed", "failed", "total"))
+        why = shown(each["waits_for"] or "")
+        left = seconds(each["left_s"])
+        lines.append(Row((*map(shown, names), *counts, left, why), _going(each)))
+    return Rows(lines, 1 if told["has_more"] else 0)
+
+
+def _going(each: Item) -> str:
+    if each["waits_for"] is not None or each["status"] in ("failed", "expired"):
+        return "bad"
+    return "idle" if each["status"] in ("completed", "cancelled") else "well"

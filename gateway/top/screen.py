@@ -19,7 +19,7 @@ MOODS = {"well": "", "waits": "yellow", "bad": "bold red", "idle": "dim"}
 AROUND = 6
 """Lines that are no rows: two of figures, one of news, the headings, the foot, and one spare."""
 ROWS_MIN = 1
-KEYS = "t tiers, n tenants, u users, r replicas, w waiting, arrows, q"
+KEYS = "t tiers, n tenants, u users, r replicas, w waiting, b batches, q"
 GAP = 2
 """Cells between two columns."""
 WORD_MIN = 4
@@ -31,6 +31,7 @@ DROPPED: dict[View, frozenset[str]] = {
     "users": frozenset(),
     "replicas": frozenset({"tpot", "others"}),
     "requests": frozenset({"model"}),
+    "batches": frozenset({"tier", "user"}),
 }
 """Columns that a narrow terminal goes without."""
 

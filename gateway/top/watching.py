@@ -14,6 +14,7 @@ VIEW_OF_KEY: Final[dict[str, View]] = {
     "u": "users",
     "r": "replicas",
     "w": "requests",
+    "b": "batches",
 }
 QUIT: Final = frozenset({"q", "Q", "ctrl-c", "ctrl-d"})
 BACK_S: Final = 5.0

@@ -5,9 +5,11 @@ import json
 import os
 import random
 import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from tests.support.redis_server import running_redis
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3_600)]
 
 ROOT = Path(__file__).resolve().parents[2]
-LINES_PER_KILL = 250
+LINES_MIN, LINES_PER_KILL, LINES_MAX = 6_000, 500, 50_000
 IN_FLIGHT = 8
 LEASE_S = 1.0
 LIFE_S = 2.0
@@ -130,33 +132,73 @@ async def outputs(http: httpx.AsyncClient, batch: dict[str, Any]) -> list[dict[s
     return [json.loads(each) for text in texts for each in text.text.splitlines()]
 
 
+@dataclass(slots=True)
+class Blows:
+    """Kills at instants, and of victims, that a seed decides."""
+
+    several: Gateways
+    chance: random.Random
+    count: int
+    """Of the gateways."""
+
+    async def strike(self, times: int) -> list[float]:
+        """So many, one after another; when each fell, in seconds since 1970."""
+        fell = []
+        for _ in range(times):
+            victim = self.chance.randrange(self.count)
+            if self.chance.random() < 0.7:
+                await self.several.ready(victim)
+            await asyncio.sleep(self.chance.random() * LIFE_S)
+            fell.append(time.time())
+            await self.several.kill(victim)
+            await self.several.start(victim)
+        return fell
+
+
+async def over(http: httpx.AsyncClient, batch_id: str) -> dict[str, Any]:
+    """The batch, once all of it is done."""
+
+    async def is_over() -> bool:
+        batch: dict[str, object] = (await http.get(f"/v1/batches/{batch_id}")).json()
+        return batch["status"] == "completed"
+
+    await reached(is_over, END_S_MAX)
+    batch: dict[str, Any] = (await http.get(f"/v1/batches/{batch_id}")).json()
+    return batch
+
+
+def in_the_middle(batch: dict[str, Any], fell: list[float]) -> int:
+    """How many fell while lines ran. Instants of a batch are whole seconds, cut."""
+    return sum(batch["in_progress_at"] + 1 <= at < batch["finalizing_at"] for at in fell)
+
+
+def assert_each_once(found: list[dict[str, Any]], lines: int) -> None:
+    """Each line of the input is in the outputs once, with a success."""
+    assert [each for each in found if (each["response"] or {}).get("status_code") != 200] == []
+    put_out = Counter(each["custom_id"] for each in found)
+    assert put_out == Counter(f"c{number}" for number in range(lines))
+
+
 @pytest.mark.parametrize("count", [1, 3])
 async def test_each_line_is_put_out_once_however_often_gateways_are_killed(
     tmp_path: Path, say: Say, request: pytest.FixtureRequest, count: int
 ) -> None:
     """A user pays for each line once, and must find each answer."""
     kills, seed = request.config.getoption("--kills"), request.config.getoption("--seed")
-    chance, lines = random.Random(seed or 0), 1_000 + LINES_PER_KILL * kills
+    struck = tried = 0
+    sizes: list[int] = []
     async with gateways(tmp_path, count) as several:
-        batch_id = await submitted(several.https[0], lines)
-        for _ in range(kills):
-            victim = chance.randrange(count)
-            if chance.random() < 0.7:
-                await several.ready(victim)
-            await asyncio.sleep(chance.random() * LIFE_S)
-            await several.kill(victim)
-            await several.start(victim)
-        await several.ready(0)
-        http = several.https[0]
-        open_at_last = (await http.get(f"/v1/batches/{batch_id}")).json()["status"]
-
-        async def is_over() -> bool:
-            batch: dict[str, object] = (await http.get(f"/v1/batches/{batch_id}")).json()
-            return batch["status"] == "completed"
-
-        await reached(is_over, END_S_MAX)
-        found = await outputs(http, (await http.get(f"/v1/batches/{batch_id}")).json())
-    assert [each for each in found if (each["response"] or {}).get("status_code") != 200] == []
-    put_out = Counter(each["custom_id"] for each in found)
-    assert put_out == Counter(f"c{number}" for number in range(lines))
-    say(f"{count} gateways, {lines} lines, {kills} kills (then {open_at_last}): each put out once")
+        http, blows = several.https[0], Blows(several, random.Random(seed or 0), count)
+        while struck < kills:
+            lines = min(LINES_MIN + LINES_PER_KILL * (kills - struck), LINES_MAX)
+            batch_id = await submitted(http, lines)
+            fell = await blows.strike(kills - struck)
+            await several.ready(0)
+            batch = await over(http, batch_id)
+            assert_each_once(await outputs(http, batch), lines)
+            tried, struck = tried + len(fell), struck + in_the_middle(batch, fell)
+            sizes.append(lines)
+    say(
+        f"{count} gateways, {tried} kills, {struck} of them while lines ran: each of "
+        f"{' + '.join(map(str, sizes))} lines put out once"
+    )

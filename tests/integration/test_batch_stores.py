@@ -295,6 +295,18 @@ async def test_lists_are_by_age_and_of_one_owner(store: BatchStore) -> None:
     assert await store.batches(replace(ALICE, user="bob"), after=None, limit=9) == []
 
 
+async def test_the_newest_of_everybody_are_told_open_ones_first(store: BatchStore) -> None:
+    """An operator looks for what runs, whosever it is, and however much ended since."""
+    bob = Owner(tenant="other", user="bob")
+    for name, owner in (("1", ALICE), ("2", bob), ("3", ALICE), ("4", bob)):
+        await store.add_batch(batch(name, owner), QUOTA)
+    for name in ("2", "4"):
+        found = await kept(store, name)
+        await store.put(replace(found, batch=expired(found.batch, NOW)))
+    assert [each.id for each in await store.newest(9)] == ["3", "1", "4", "2"]
+    assert [each.id for each in await store.newest(3)] == ["3", "1", "4"]
+
+
 async def test_old_batches_are_forgotten_and_open_ones_are_not(store: BatchStore) -> None:
     """A store does not grow for ever."""
     for name in ("old", "open"):

@@ -292,6 +292,44 @@ async def test_a_place_that_cannot_be_used_yet_stops_nobody_else(
         assert done.status == "completed"
 
 
+async def test_operators_see_how_far_batches_have_come(tmp_path: Path) -> None:
+    """Of all users, with the time left; and what keeps one from going on."""
+    slow = EmulatorOptions(profile="demo", max_num_seqs=4, models=("m",))
+    async with (
+        running_emulator(slow) as emulator,
+        running_gateway(emulator.url, keys=KEYS, **kept_in(tmp_path)) as running,
+        sdk(running) as client,
+        sdk(running, BOB) as bob,
+        httpx.AsyncClient(base_url=f"{running.operators_url}/admin/v1") as http,
+    ):
+        batch, other = await submitted(client, asked(200)), await submitted(bob, b"nonsense")
+        await ended(bob, other)
+        await begun_inside(running, batch.id)
+        await asyncio.sleep(1.1)  # all who look within a second see the same
+        told = (await http.get("/batches")).raise_for_status().json()
+        assert (told["is_configured"], told["has_more"]) == (True, False)
+        assert [each["id"] for each in told["data"]] == [batch.id, other.id]
+        runs, failed = told["data"]
+        assert (runs["status"], runs["user"], runs["total"]) == ("in_progress", "alice", 200)
+        assert 0 < runs["completed"] < 200
+        assert runs["left_s"] > 0
+        assert runs["waits_for"] is None
+        assert (failed["status"], failed["user"], failed["left_s"]) == ("failed", "bob", None)
+        assert (await http.get("/batches?limit=1")).json()["has_more"]
+        assert (await http.get("/batches?limit=0")).status_code == 400
+        await client.batches.cancel(batch.id)
+
+
+async def test_operators_without_batches_are_told_so(engine: Emulator) -> None:
+    """An empty list would say that nobody made one."""
+    async with (
+        running_gateway(engine.url, keys=KEYS) as running,
+        httpx.AsyncClient(base_url=f"{running.operators_url}/admin/v1") as http,
+    ):
+        told = (await http.get("/batches")).raise_for_status().json()
+    assert (told["data"], told["is_configured"]) == ([], False)
+
+
 async def test_the_routes_are_described(running: Running) -> None:
     """Who makes a client from the document must find them, with their errors."""
     async with httpx.AsyncClient(base_url=running.url) as http:

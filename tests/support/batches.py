@@ -225,3 +225,4 @@ async def bench(
         running.cancel()
         await asyncio.wait([running])
         await tools.store.close()
+        tools.files.close()

@@ -51,6 +51,15 @@ def request(number: int, **fields: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def batch(number: int, **fields: Any) -> dict[str, Any]:
+    """One that runs."""
+    return {
+        "id": f"batch_{number:024}", "tenant": "acme", "user": "alice", "tier": "background",
+        "status": "in_progress", "total": 50_000, "completed": 12_000, "failed": 3,
+        "left_s": 5_400.0, "waits_for": None, **fields,
+    }  # fmt: skip
+
+
 class Answering:
     """Answers by route; while it is gone, nothing does. It remembers what it was asked."""
 
@@ -62,6 +71,7 @@ class Answering:
             "overview/users": {"users": [], "users_more": 0},
             "replicas": {"data": [], "has_more": False},
             "requests": {"data": [], "has_more": False},
+            "batches": {"data": [], "has_more": False, "is_configured": True},
             **parts,
         }
 

@@ -347,8 +347,20 @@ async def test_a_bucket_takes_each_group_as_an_object(tmp_path: Path) -> None:
         assert_each_once(await everything(place, done), COUNT)
 
 
+class NoAnswerError(Exception):
+    """As botocore's."""
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (PermissionError("AccessDenied when calling PutObject"), "the storage refuses"),
+        (FileNotFoundError("The specified bucket does not exist"), "the storage is not there"),
+        (NoAnswerError("Could not connect to the endpoint"), "the storage cannot be used"),
+    ],
+)
 async def test_a_bucket_that_refuses_is_told_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: Exception, told: str
 ) -> None:
     """An operator whose credentials ended must read that in the log, and loses nothing."""
     from gateway.batch.files import FilesError, files_at
@@ -358,23 +370,20 @@ async def test_a_bucket_that_refuses_is_told_of(
         system: Any = place.tools.files._system
         real = system.open
 
-        class RefusedError(Exception):
-            """As botocore's."""
-
         def refuse(*_: object, **__: object) -> Any:
-            raise RefusedError("AccessDenied when calling the PutObject operation")
+            raise fault
 
         system.open = refuse
         try:
-            with pytest.raises(StorageFullError, match="the storage refuses") as refused:
+            with pytest.raises(StorageFullError, match=told) as refused:
                 await uploaded(place.desk, lines(2))
-            assert "AccessDenied" not in refused.value.message
-            assert "AccessDenied" in caplog.text
+            assert str(fault) not in refused.value.message
+            assert str(fault) in caplog.text
         finally:
             system.open = real
         assert await place.desk.files(CALLER, after=None, limit=9, purpose=None, order="desc") == []
         with pytest.raises(FilesError, match="missing"):
-            await place.tools.files.read("nothing", 0, 9)
+            await place.tools.files.slice("nothing", 0, 9)
     assert not files_at("memory://x").grows
 
 

@@ -7,7 +7,7 @@ import pytest
 from gateway.shown import shown
 from gateway.top.picture import VIEWS, Picture, taken
 from gateway.top.rows import COLUMNS, Rows, rows_of, seconds
-from tests.support.pictures import Answering, line, overview, replica, request, shut
+from tests.support.pictures import Answering, batch, line, overview, replica, request, shut
 
 
 def replicas(*found: dict[str, Any]) -> Rows:
@@ -31,6 +31,7 @@ def test_every_cell_has_its_heading() -> None:
             "overview/users": {"users": [line("alice", tenant="acme")], "users_more": 0},
             "replicas": {"data": [replica("a"), {"name": "d", "live": None, "members": ["a"]}]},
             "requests": {"data": [request(0)]},
+            "batches": {"data": [batch(0)]},
         }
     )
     picture = taken(gateway, VIEWS, 20)
@@ -71,6 +72,21 @@ def test_a_shut_gate_says_by_what_and_for_whom() -> None:
     assert why(replica("a", gates=gates[1:])) == "is full"
     assert replicas(replica("a", gates=[shut("high", None)])).lines[0].cells[-2] == "all"
     assert replicas(replica("a", gates=gates[1:])).lines[0].cells[-2] == "none"
+
+
+def test_a_batch_says_how_far_it_is_and_what_keeps_it() -> None:
+    """Who made it asks when it is done; who is on call, why it does not go on."""
+    held = batch(1, waits_for="the storage is full: /data", left_s=None)
+    told = {"data": [batch(0), held, batch(2, status="completed", left_s=None)], "has_more": True}
+    rows = rows_of(Picture(overview(), batches=told), "batches")
+    assert rows is not None
+    runs, waits, done = rows.lines
+    assert runs.cells[1:] == (
+        *("in_progress", "background", "acme", "alice", "12000", "3", "50000", "90m"),
+        "",
+    )
+    assert waits.cells[-2:] == ("-", "the storage is full: /data")
+    assert ([runs.mood, waits.mood, done.mood], rows.more) == (["well", "bad", "idle"], 1)
 
 
 def test_names_that_callers_made_up_cannot_drive_a_terminal() -> None:

@@ -18,7 +18,7 @@ from gateway.top.rows import COLUMNS
 from gateway.top.run import Follower, in_json, once
 from gateway.top.screen import AROUND, rows_that_fit, screenful
 from gateway.top.watching import Watching
-from tests.support.pictures import Answering, line, overview, replica, request
+from tests.support.pictures import Answering, batch, line, overview, replica, request
 
 URL = "http://127.0.0.1:8080"
 CROWD = [request(number) for number in range(1_000)]
@@ -191,6 +191,7 @@ def test_a_picture_fits_its_terminal(width: int, height: int) -> None:
         overview=overview(tiers=[line("t" * 60)] * 90, tenants=[line("n" * 90)] * 90, waiting=90),
         replicas={"data": [long] * 90},
         requests={"data": CROWD},
+        batches={"data": [batch(0, tenant="n" * 90, waits_for="no answer " * 40)] * 90},
         **{"overview/users": {"users": [line("u" * 90, tenant="n" * 90)] * 90, "users_more": 9}},
     )
     for view in VIEWS:

@@ -3,6 +3,7 @@ import { render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get, hasKey, needsKey, onSignedOut, signIn, signOut } from "./api.js";
 import { html } from "./ui.js";
+import { Batches } from "./batches.js";
 import { Live } from "./live.js";
 import { Playground } from "./playground.js";
 import { Policy } from "./policy.js";
@@ -13,6 +14,7 @@ import { Scaling } from "./scaling.js";
 const VIEWS = [
   ["live", "Live", Live], ["replicas", "Replicas", Replicas], ["requests", "Requests", Requests],
   ["policy", "Policy", Policy], ["scaling", "Scaling", Scaling], ["playground", "Playground", Playground],
+  ["batches", "Batches", Batches],
 ];
 const THEME = "fairgate.theme";
 

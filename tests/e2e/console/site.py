@@ -69,6 +69,9 @@ def running_site(folder: Path, *, speed: float, patience_s: float | None = None)
                 admin={"key_sha256": key_hash(ADMIN.encode())}, keys=list(_keys()),
                 tenants=tenants, store={"url": f"sqlite:///{folder}/fairgate.db"},
                 bounds={"loop_lag_s": 0}, tiers=tiers,
+                batches={
+                    "files": f"{folder}/files", "store": f"sqlite:///{folder}/batches.db",
+                },
             )
         )  # fmt: skip
         yield Site(url, url)

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 OF_GAMMA = """[...document.querySelectorAll("tbody tr")]
     .every((row) => /waiting.*gamma/s.test(row.innerText))"""
-VIEWS = ["Live", "Replicas", "Requests", "Policy", "Scaling", "Playground"]
+VIEWS = ["Live", "Replicas", "Requests", "Policy", "Scaling", "Playground", "Batches"]
 
 
 def test_a_wrong_key_is_told_and_the_right_one_opens(browser: Any, axe: Path, site: Site) -> None:
