@@ -2,8 +2,7 @@
 
 Nobody changes one (a test looks). Most are frozen; those of which every request needs some are
 not, and write their `__init__` out: compiled, it takes a fifth of the time of a generated one.
-Events and decisions are past participles; instants are seconds of one monotonic clock that the
-caller owns; durations are seconds.
+Instants and durations are seconds, of one monotonic clock that the caller owns.
 """
 
 from collections.abc import Mapping
