@@ -37,12 +37,14 @@ def _by_tier(
     yielding.sort(key=_tier_of)
     left = slots - replica.occupied + sum([each.slots for each in yielding])
     kv_left = _kv_left(replica, newcomer, yielding)
+    # Foreign load is known from scrapes: what it has by now may have been theirs a moment ago.
+    ran_in = left + newcomer.slots + replica.foreign
     found: list[Grant] = []
     taken, kv_taken = 0, 0.0
     for grant in yielding:
         if grant.is_recalled:
             continue
-        ran = taken < left + newcomer.slots
+        ran = taken < ran_in
         taken += grant.slots
         kv_taken += grant.kv_tokens
         if ran and (taken > left or kv_taken > kv_left):

@@ -160,6 +160,18 @@ def test_who_has_just_begun_runs_all_the_same() -> None:
     assert script.recalls[2:] == [("young", "r")]  # which has got the slot of `a` meanwhile
 
 
+def test_what_others_put_there_takes_slots_of_lines_too() -> None:
+    """More lines would run than there are slots for, and people wait until they end."""
+    script = Play(policy(replace(TOP, queue_limit=9), replace(MIDDLE, queue_limit=2), ROOMY))
+    script.find("r", slots=4, orders_by_tier=True)
+    for id in ("old", "young", "youngest"):
+        script.arrive(id, tier=2, streams=False).advance(0.5)
+    for _ in range(3):
+        script.advance(1.0).report("r", running=4, waiting=1)
+    script.arrive("a", tier=0).expect_granted("a")
+    assert {id for id, _ in script.recalls} == {"youngest", "young"}
+
+
 def test_people_wait_for_people_all_the_same() -> None:
     """The engine's own queue would be theirs without a bound."""
     script = crowded(orders_by_tier=True)
