@@ -168,19 +168,18 @@ class Gates:
         Only where the engine itself lets the higher tier go first; else what waits there of a lower
         one goes ahead.
         """
-        lower = self.displaced_by[tier]
-        if not lower or not replica.orders_by_tier:
-            return 0
-        endable = replica.ledger.endable_by_tier
-        return sum([endable[rank] for rank in lower])
+        return self._of_yielding(replica, tier, replica.ledger.endable_by_tier)
 
     def yielding_kv(self, replica: Replica, tier: int) -> float:
         """KV tokens that are as good as free for `tier`, as `yielding`."""
+        held = self._of_yielding(replica, tier, replica.ledger.endable_kv_by_tier)
+        return held * replica.kv_share
+
+    def _of_yielding(self, replica: Replica, tier: int, sums: list[int]) -> int:
         lower = self.displaced_by[tier]
         if not lower or not replica.orders_by_tier:
-            return 0.0
-        endable = replica.ledger.endable_kv_by_tier
-        return sum([endable[rank] for rank in lower]) * replica.kv_share
+            return 0
+        return sum([sums[rank] for rank in lower])
 
     def unfit_by(self, waiting: Waiting, replica: Replica, tier: int, now: float) -> Closed | None:
         """What keeps this very request, for its size, off a replica whose gate is open; or None."""

@@ -32,7 +32,9 @@ def _by_tier(
     """Those that ran in what is left by all others, and for `newcomer` would not any more.
 
     The engine begins with the oldest of the highest tier, so it is they who run, and those that
-    there is no room for wait: their end would free none.
+    there is no room for wait: their end would free none. Where nothing is left for any, all go: in
+    a step in which more others end than wait there some begin, and nothing here shows it, since
+    each that ends lets the next one in.
     """
     yielding.sort(key=_tier_of)
     left = slots - replica.occupied + sum([each.slots for each in yielding])
@@ -44,7 +46,7 @@ def _by_tier(
     for grant in yielding:
         if grant.is_recalled:
             continue
-        ran = taken < ran_in
+        ran = left <= 0 or taken < ran_in
         taken += grant.slots
         kv_taken += grant.kv_tokens
         if ran and (taken > left or kv_taken > kv_left):

@@ -127,7 +127,13 @@ def crowded(*, orders_by_tier: bool, top: Tier = TOP) -> Play:
 def test_what_waits_behind_them_keeps_nobody_out() -> None:
     """Lines that fill each slot at once would be in the way of people who need none of theirs."""
     script = crowded(orders_by_tier=True).arrive("top", tier=0).expect_granted("top")
-    assert script.recalls == [("run", "r")]
+    assert script.recalls[0] == ("run", "r")
+
+
+def test_where_people_have_all_slots_no_line_stays() -> None:
+    """In a step in which many people end some lines begin, and those after them wait for those."""
+    script = crowded(orders_by_tier=True).arrive("top", tier=0)
+    assert script.recalls == [("run", "r"), ("second", "r"), ("third", "r")]
 
 
 def test_an_engine_that_serves_as_they_come_is_full_for_everybody() -> None:
@@ -151,11 +157,12 @@ def test_the_engine_goes_by_tier_and_lines_wait_behind_all_people() -> None:
 def test_who_has_just_begun_runs_all_the_same() -> None:
     """Nothing shows yet that the last line runs: it would be thought to wait, and stay."""
     script = Play(policy(replace(TOP, queue_limit=9), replace(MIDDLE, queue_limit=2), ROOMY))
-    script.find("r", slots=2, orders_by_tier=True)
-    script.arrive("old", tier=2, streams=False).arrive("young", tier=2, streams=False)
+    script.find("r", slots=3, orders_by_tier=True)
+    for id in ("old", "middle", "young"):
+        script.arrive(id, tier=2, streams=False)
     script.arrive("a", tier=0).arrive("b", tier=0).expect_granted("a", "b")
-    assert script.recalls == [("young", "r"), ("old", "r")]
-    script.give_back("young").give_back("old").expect_granted("young", "old")  # they wait there
+    assert script.recalls == [("young", "r"), ("middle", "r")]
+    script.give_back("young").give_back("middle").expect_granted("young", "middle")  # they wait
     script.finish("a").arrive("c", tier=0)
     assert script.recalls[2:] == [("young", "r")]  # which has got the slot of `a` meanwhile
 

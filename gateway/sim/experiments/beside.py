@@ -15,7 +15,7 @@ import msgspec
 from gateway.core.policy import DEFAULT_TIERS, Policy
 from gateway.sim.experiments.report import Measured, Row, Value
 from gateway.sim.experiments.setting import dispatcher, fleet
-from gateway.sim.profiles import DEMO, Profile, profile_named
+from gateway.sim.profiles import DEMO, profile_named
 from gateway.sim.workload.arrivals import Bursts, Poisson
 from gateway.sim.workload.lengths import Lognormal
 from gateway.sim.workload.mixes import Tiers, tier_shares
@@ -55,6 +55,10 @@ class BesideKnobs(msgspec.Struct, frozen=True, kw_only=True):
     """The same."""
     prompts_max: int = 4_000
     """Tokens of the longest prompt among the lines."""
+    yields: bool = False
+    """Whether the lines make way (`preemptible`), before engines that serve by priority."""
+    queue_limit: int = 15
+    """Lines that may wait inside such an engine; people: one more."""
     people: str = "1"
     """Their tiers, as shares: all of the first one."""
 
@@ -72,7 +76,8 @@ def beside_points(knobs: BesideKnobs) -> list[Row]:
 def beside(knobs: BesideKnobs, point: Row, seed: int) -> Measured:
     """One run."""
     name, slots = str(point["engine"]), knobs.slots
-    plan = replace(_fleet(name, knobs.replicas, slots), until_s=knobs.until_s)
+    engines = _fleet(name, knobs.replicas, slots, by_priority=knobs.yields)
+    plan = replace(engines, until_s=knobs.until_s)
     rate_per_s = float(point["load"]) * _capacity_per_s(name, knobs.replicas, slots)
     people = Open(
         arrivals=Poisson(rate_per_s=rate_per_s),
@@ -199,12 +204,16 @@ def _policy(knobs: BesideKnobs) -> Policy:
     background = replace(
         background, tpot_limit_ms=knobs.tpot_limit_ms, prefill_limit_s=knobs.prefill_limit_s
     )
+    if knobs.yields:
+        limit = knobs.queue_limit
+        people = [replace(tier, queue_limit=limit + 1) for tier in people]
+        background = replace(background, queue_limit=limit, preemptible=True)
     return Policy(tiers=(*people, background), headroom_max=knobs.headroom_max)
 
 
-def _fleet(name: str, replicas: int, slots: int) -> Plan:
-    profile: Profile = DEMO if name == FLAT else profile_named(name)
-    return fleet(replace(profile, max_num_seqs=slots), replicas, kv_blocks=KV_BLOCKS)
+def _fleet(name: str, replicas: int, slots: int, *, by_priority: bool = False) -> Plan:
+    profile = replace(DEMO if name == FLAT else profile_named(name), max_num_seqs=slots)
+    return fleet(profile, replicas, kv_blocks=KV_BLOCKS, by_priority=by_priority)
 
 
 @lru_cache(maxsize=PROBES_MAX)

@@ -29,6 +29,8 @@ class Job:
     session: str | None = None
     leaves_at: float | None = None
     """The client gives up then."""
+    streams: bool = True
+    """Else the client sees nothing before the end: it shows no first token, and may begin anew."""
 
 
 class Source(Protocol):

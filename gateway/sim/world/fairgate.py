@@ -283,7 +283,7 @@ class Fairgate:
             # What goes on is sent as token ids, which the gateway has counted.
             prompt_tokens=job.prompt_tokens + base if base else None,
             output_tokens_max=None if most is None else most - base,
-            streams=True,
+            streams=job.streams,
             body_bytes=BYTES_PER_TOKEN * job.prompt_tokens,
             excluded=held.failed,
             prefix=_hashes(job, self._block_tokens) if job.prefix else (),

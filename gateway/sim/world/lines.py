@@ -87,4 +87,5 @@ class Batch:
             tier=self._tier,
             tenant="batch",
             user="batch",
+            streams=False,
         )

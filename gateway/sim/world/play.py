@@ -252,6 +252,8 @@ class World:
     def _heard(self, begun: list[Stay], finished: list[Stay]) -> None:
         now, dispatch, firsts = self.clock.now, self._dispatch, self.outcome.first
         for stay in begun:
+            if not stay.job.streams:
+                continue
             # A move may have overtaken the news of a first token.
             live = self.open.get(stay.job.number)
             if live is None or live.stay is None or stay not in (live.stay, live.moved_from):
