@@ -146,7 +146,13 @@ def progress_view(batch: Batch, now: float, *, waits_for: str | None) -> Progres
         created_at=batch.created_at,
         began_at=batch.in_progress_at,
         expires_at=batch.expires_at,
-        left_s=seconds_left(batch, now),
+        left_s=seconds_left(
+            batch.status,
+            began_at=batch.in_progress_at,
+            done=batch.counts.completed + batch.counts.failed,
+            total=batch.total,
+            now=now,
+        ),
         waits_for=waits_for if batch.is_open else None,
     )
 

@@ -1,7 +1,6 @@
 """`fairgate batch submit|list|show|cancel`: files of requests that run when there is room.
 
-Each command is a few requests to `/v1/files` and `/v1/batches`. It decides how they look, and how
-long is left of a batch at the pace that was seen.
+Each command is a few requests to `/v1/files` and `/v1/batches`. It decides how they look.
 """
 
 import os
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gateway.batch.record import seconds_left
 from gateway.cli_operate import JsonOption, UrlOption, show, show_one
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def cancel(
 def row_of(batch: Mapping[str, Any], now: float) -> dict[str, Any]:
     """What a table shows of a batch at `now`, in seconds since 1970."""
     counts = batch["request_counts"]
-    left_s = seconds_left(batch, now)
+    left_s = left_of(batch, now)
     made = time.localtime(batch["created_at"])
     return {
         **batch,
@@ -121,13 +121,16 @@ def row_of(batch: Mapping[str, Any], now: float) -> dict[str, Any]:
     }
 
 
-def seconds_left(batch: Mapping[str, Any], now: float) -> float | None:
-    """Until its lines are done, at the pace so far; None: that cannot be told."""
-    counts, began_at = batch["request_counts"], batch["in_progress_at"]
-    done = counts["completed"] + counts["failed"]
-    if batch["status"] != "in_progress" or not done or began_at is None:
-        return None
-    return max(0.0, (now - float(began_at)) / float(done) * float(counts["total"] - done))
+def left_of(batch: Mapping[str, Any], now: float) -> float | None:
+    """See `seconds_left`, of a batch as `/v1/batches` tells it."""
+    counts = batch["request_counts"]
+    return seconds_left(
+        batch["status"],
+        began_at=batch["in_progress_at"],
+        done=counts["completed"] + counts["failed"],
+        total=counts["total"],
+        now=now,
+    )
 
 
 def _duration(seconds: float) -> str:

@@ -121,12 +121,13 @@ class Batch:
         return self.status in OPEN
 
 
-def seconds_left(batch: Batch, now: float) -> float | None:
-    """Until its lines are done, at the pace so far; None: that cannot be told."""
-    done = batch.counts.completed + batch.counts.failed
-    if batch.status != "in_progress" or not done or batch.in_progress_at is None:
+def seconds_left(
+    status: str, *, began_at: float | None, done: int, total: int, now: float
+) -> float | None:
+    """Until the lines of a batch are done, at the pace so far; None: that cannot be told."""
+    if status != "in_progress" or not done or began_at is None:
         return None
-    return max(0.0, (now - batch.in_progress_at) / done * (batch.total - done))
+    return max(0.0, (now - began_at) / done * (total - done))
 
 
 def validated(batch: Batch, now: float, *, total: int, model: str | None) -> Batch:

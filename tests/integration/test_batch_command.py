@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gateway.cli import app
-from gateway.cli_batch import row_of, seconds_left
+from gateway.cli_batch import left_of, row_of
 from gateway.emulator.options import EmulatorOptions
 from gateway.emulator.server import running_emulator
 from tests.support.batches import line
@@ -99,6 +99,6 @@ def test_the_time_left_is_that_of_the_pace_so_far() -> None:
         "id": "b", "status": "in_progress", "in_progress_at": 1_000, "created_at": 990,
         "request_counts": {"total": 400, "completed": 90, "failed": 10},
     }  # fmt: skip
-    assert seconds_left(batch, 1_060.0) == 180.0
+    assert left_of(batch, 1_060.0) == 180.0
     assert row_of(batch, 1_060.0)["left"] == "0:03:00"
-    assert seconds_left({**batch, "status": "completed"}, 1_060.0) is None
+    assert left_of({**batch, "status": "completed"}, 1_060.0) is None
