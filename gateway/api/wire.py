@@ -26,6 +26,7 @@ from gateway.api.fields import (
 from gateway.api.outline import OUTLINED_BYTES, Outline, outline_of
 from gateway.api.prompts import ONE, Prompts, counted
 from gateway.api.routes import Route
+from gateway.api.threads import in_thread
 from gateway.errors import BadRequestError, BodyTooLargeError
 from gateway.upstream.pieces import Part, Segments
 from gateway.upstream.sse import Events
@@ -80,7 +81,10 @@ async def read_body(
             raise too_large(bytes_max)
         took(len(chunk))
         chunks.append(chunk)
-    return b"".join(chunks)
+    if size <= OUTLINED_BYTES:
+        return b"".join(chunks)
+    # Fresh memory for 18 MB takes 15 ms to write; the interpreter's lock is not held meanwhile.
+    return await in_thread(b"".join, chunks)
 
 
 async def parse(route: Route, body: bytes, sequences_max: int) -> Call:
