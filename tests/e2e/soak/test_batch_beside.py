@@ -59,7 +59,10 @@ class Seen:
     made: float
     """Tokens of each step, on average."""
     running: float
-    """Sequences in each step, those included that were ended in the middle of it."""
+    """Sequences in each step, those included that were ended in the middle of it.
+
+    Where people have all slots, lines are ended that only waited there: no more than all count.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +174,7 @@ async def measured(site: Site, load: float) -> Seen:
         ttft_ms=p95([each.ttft_s for each in counted]),
         tpot_ms=p95([each.tpot_s for each in counted]),
         made=made,
-        running=made + ended,
+        running=min(made + ended, float(SLOTS)),
     )
 
 
