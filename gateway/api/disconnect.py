@@ -21,6 +21,10 @@ class ClientLeftError(Exception):
     """The client closed its connection before it had its answer."""
 
 
+class ClientStalledError(Exception):
+    """The client keeps its connection and takes nothing of its answer."""
+
+
 class Cancellable(Protocol):
     """A task, or what stands for one."""
 

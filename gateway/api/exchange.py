@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from gateway.api import continuing, outgoing
 from gateway.api.continuing import ContinueElsewhereError
-from gateway.api.disconnect import ClientLeftError
+from gateway.api.disconnect import ClientLeftError, ClientStalledError
 from gateway.api.interruption import Interruption
 from gateway.api.life import Life
 from gateway.api.openai import EngineError, engine_error
@@ -49,10 +49,6 @@ class RetryElsewhereError(Exception):
         self.replica, self.error, self.fault = replica, error, fault
 
 
-class ClientStalledError(Exception):
-    """The client keeps its connection and takes nothing of its answer."""
-
-
 class Exchange:
     """One request on one granted replica."""
 
@@ -64,9 +60,8 @@ class Exchange:
         self._reply = reply
         self._grant = grant
         self._around = surroundings
-        self._outlet = Outlet(
-            reply, surroundings.rewrite_for(life), life.strand, surroundings.clock
-        )
+        rewrite = surroundings.rewrite_for(life)
+        self._outlet = Outlet(reply, rewrite, life.strand, surroundings.clock)
         self._strand = life.strand
         """What is kept of a stream that may be continued; None for any other."""
         self._resumes = life.strand is not None
@@ -129,17 +124,25 @@ class Exchange:
         ClientStalledError and ClientLeftError.
         """
         try:
+            interruption = await self._interrupted_by()
+            if interruption is not None:
+                if self._work is not None and self._leaves_work(interruption):
+                    await self._work.wait_ended()
+                await self._end_for(interruption)
+        finally:
+            if self._work is not None:
+                self._work.close()
+
+    async def _interrupted_by(self) -> Interruption | None:
+        """What ended it before its own end; None: nothing. Raises as `run`."""
+        try:
             await self._run()
         except asyncio.CancelledError:
             interruption = self._interruption
             if interruption is None or not interruption.is_alone():
                 raise
-            if self._work is not None and self._leaves_work(interruption):
-                await self._work.wait_ended()
-            await self._end_for(interruption)
-        finally:
-            if self._work is not None:
-                self._work.close()
+            return interruption
+        return None
 
     async def _end_for(self, interruption: Interruption) -> None:
         """What follows for the client; as `run`."""
@@ -303,13 +306,13 @@ class Exchange:
         Waits out a busy one, and goes to another one where the scheduler says so.
         """
         while True:
-            try:
-                answer, first, problem = await self._asked()
-            except RecalledError:
+            said = await self._said()
+            if said is None:
                 await self._hang_up()
                 self._waits_again()
                 await self._grant.give_back()
                 continue
+            answer, first, problem = said
             if problem is None:
                 return answer, first
             answer.close()
@@ -322,6 +325,13 @@ class Exchange:
         trace = self._life.trace
         if trace is not None:
             trace.waits(self._around.clock())
+
+    async def _said(self) -> tuple[Answer, bytes, EngineError | None] | None:
+        """What one engine says to the request; None: it was recalled before the engine began."""
+        try:
+            return await self._asked()
+        except RecalledError:
+            return None
 
     async def _asked(self) -> tuple[Answer, bytes, EngineError | None]:
         """What one engine says to the request. Raises RecalledError until it begins."""

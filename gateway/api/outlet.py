@@ -61,23 +61,37 @@ class Outlet:
 
         Raises UpstreamBrokenError. Whatever ended it, all whole events have left.
         """
+        failure = await self._carried(answer, first)
+        # From here on only the client can hold it up.
+        self.writing_since = self._clock()
+        try:
+            if self.rewrite is not None and (waiting := self.rewrite.waiting()):
+                await self._reply.write(waiting)
+            if failure is not None:
+                raise failure
+        finally:
+            failure = None  # it knows this frame, which must not know it for ever
+
+    async def _carried(self, answer: Answer, first: bytes) -> BaseException | None:
+        """Pass on what there is; returns what it failed with, be it that it was cancelled."""
+        try:
+            await self._carry_all(answer, first)
+        except BaseException as error:
+            return error
+        return None
+
+    async def _carry_all(self, answer: Answer, first: bytes) -> None:
         reply, strand = self._reply, self.strand
         data = first
-        try:
-            while data:
-                data = self._passed(data)
-                if data:
-                    await self.write(data)
-                if reply.direct is not None and not (strand is not None and strand.is_broken):
-                    await self._pour(answer, reply.direct)
-                if strand is not None and strand.is_broken:
-                    break
-                data = await answer.read()
-        finally:
-            # From here on only the client can hold it up.
-            self.writing_since = self._clock()
-            if self.rewrite is not None and (waiting := self.rewrite.waiting()):
-                await reply.write(waiting)
+        while data:
+            data = self._passed(data)
+            if data:
+                await self.write(data)
+            if reply.direct is not None and not (strand is not None and strand.is_broken):
+                await self._pour(answer, reply.direct)
+            if strand is not None and strand.is_broken:
+                return
+            data = await answer.read()
 
     async def carry_plain(self, answer: Answer, first: bytes) -> None:
         """The same of a plain answer, which is changed only if `first` is all of it."""

@@ -19,6 +19,7 @@ from gateway.api.continuing import ContinueElsewhereError, Patience, explained, 
 from gateway.api.disconnect import (
     DEPARTURE,
     ClientLeftError,
+    ClientStalledError,
     Receive,
     Scope,
     Send,
@@ -26,7 +27,7 @@ from gateway.api.disconnect import (
 )
 from gateway.api.doors import OVERLOADED_S, Doors
 from gateway.api.errand import errand_in
-from gateway.api.exchange import ClientStalledError, Exchange, RetryElsewhereError
+from gateway.api.exchange import Exchange, RetryElsewhereError
 from gateway.api.form import read_form
 from gateway.api.isolation import Isolation
 from gateway.api.life import Life
@@ -147,14 +148,25 @@ class Relay:
         reply = Reply(send, life.request_id.encode("ascii"), shape_of(route), scope.get(DIRECT))
         self.lives.add(life)
         try:
+            failure = await self._served(scope, receive, life, reply)
+            if failure is not None:
+                life.failed(failure)
+                await reply.fail(failure)
+        finally:
+            self._settle(life, reply)
+
+    async def _served(
+        self, scope: Scope, receive: Receive, life: Life, reply: Reply
+    ) -> GatewayError | None:
+        """Admit and serve it; returns what its client must be told, None where it has all."""
+        try:
             await self._admit(scope, receive, life, reply)
             leaving = cancelled_when_client_leaves(receive, scope.get(DEPARTURE), life.task)
             life.departure = leaving.departure
             async with leaving:
-                await self._serve(life, reply)
+                return await self._serve(life, reply)
         except GatewayError as error:
-            life.failed(error)
-            await reply.fail(error)
+            return error
         except ClientLeftError:
             life.outcome = "cancelled"
         except ClientStalledError:
@@ -164,26 +176,26 @@ class Relay:
             life.outcome = "cancelled"
             if life.farewell is None or _is_cancelled_again(life):
                 raise
-            life.failed(life.farewell)
-            await reply.fail(life.farewell)
+            return life.farewell
         except Exception:
             # A fault of ours: told in the client's shape, written to the log, and never swallowed.
             LOGGER.exception("request %s failed inside the gateway", life.request_id)
-            fault = GatewayError("The gateway failed; its log says why.")
-            life.failed(fault)
-            await reply.fail(fault)
-        finally:
-            self.lives.discard(life)
-            self.body_bytes -= life.body_bytes
-            if life.call is not None and life.call.upload is not None:
-                life.call.upload.close()
-            if life.reservation is not None and self._limiting is not None:
-                self._limiting.settle(life, reply.status)
-            if life.asked is not None:
-                record = life.record(self._clock(), reply.status, self._tiers)
-                self._settled(record)
-                if life.trace is not None:
-                    life.trace.finish(record)
+            return GatewayError("The gateway failed; its log says why.")
+        return None
+
+    def _settle(self, life: Life, reply: Reply) -> None:
+        """It is over, whatever became of it."""
+        self.lives.discard(life)
+        self.body_bytes -= life.body_bytes
+        if life.call is not None and life.call.upload is not None:
+            life.call.upload.close()
+        if life.reservation is not None and self._limiting is not None:
+            self._limiting.settle(life, reply.status)
+        if life.asked is not None:
+            record = life.record(self._clock(), reply.status, self._tiers)
+            self._settled(record)
+            if life.trace is not None:
+                life.trace.finish(record)
 
     async def _admit(self, scope: Scope, receive: Receive, life: Life, reply: Reply) -> None:
         """Who asks, and for what. Raises GatewayError; nothing was queued then."""
@@ -264,47 +276,50 @@ class Relay:
             text = "The bodies of all requests together are more than the gateway may hold."
             raise OverloadedError(text, retry_after_s=OVERLOADED_S)
 
-    async def _serve(self, life: Life, reply: Reply) -> None:
-        """Try replicas until one answers. A retry keeps the arrival instant, and so its place."""
+    async def _serve(self, life: Life, reply: Reply) -> GatewayError | None:
+        """Try replicas until one answers; returns what is wrong where none does.
+
+        A retry keeps the arrival instant, and so its place.
+        """
         failed: dict[str, float] = {}
         faults: dict[str, Fault | None] = {}
         left: frozenset[str] = frozenset()
         last: GatewayError | None = None
         while life.attempts - life.moves - life.refusals < self._bounds.attempts:
             try:
-                await self._attempt(life, reply, left.union(failed))
+                refused = await self._refused(life, reply, left.union(failed))
             except RetryElsewhereError as broken:
                 now = failed[broken.replica] = self._clock()
                 faults[broken.replica] = broken.fault
                 if life.strand is None:
                     last = broken.error
                     life.broke_at = life.broke_at or now
-            except ContinueElsewhereError as broken:
-                life.broke_at, last = self._clock(), broken.error
-                if broken.is_moved:
-                    left |= {broken.replica}
+            except ContinueElsewhereError as goes_on:
+                life.broke_at, last = self._clock(), goes_on.error
+                if goes_on.is_moved:
+                    left |= {goes_on.replica}
                     life.moves += 1
                 else:
-                    failed[broken.replica] = life.broke_at
-            except RefusedError as refused:
+                    failed[goes_on.replica] = life.broke_at
+            else:
+                if refused is None:
+                    return None
                 if life.strand is None:
                     if not await self._awaits_return(
                         refused, life, reply, failed=failed, faults=faults
                     ):
-                        raise last or refused from None
+                        return last or refused
                     life.refusals += 1
                     continue
                 # A replica that did nothing wrong is better than none.
                 if not left and not await self._patience.outlasts(refused, life, reply):
                     assert last is not None
-                    raise explained(last, Obstacle.NO_REPLICA) from None
+                    return explained(last, Obstacle.NO_REPLICA)
                 left = frozenset()
                 failed = self._still_failed(failed)
                 life.refusals += 1
-            else:
-                return
         assert last is not None, "at least one attempt is made"
-        raise last if life.strand is None else explained(last, Obstacle.ATTEMPTS)
+        return last if life.strand is None else explained(last, Obstacle.ATTEMPTS)
 
     async def _awaits_return(
         self,
@@ -338,6 +353,16 @@ class Relay:
         """
         answered = self._around.fleet.has_answered_since
         return {name: at for name, at in failed.items() if not answered(name, at)}
+
+    async def _refused(
+        self, life: Life, reply: Reply, failed: frozenset[str]
+    ) -> RefusedError | None:
+        """`_attempt`, and the refusal that it ended in, if it did: what follows may take long."""
+        try:
+            await self._attempt(life, reply, failed)
+        except RefusedError as refused:
+            return refused
+        return None
 
     async def _attempt(self, life: Life, reply: Reply, failed: frozenset[str]) -> None:
         """One stay with the scheduler and one exchange with the replica it grants."""

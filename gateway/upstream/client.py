@@ -151,13 +151,13 @@ class EngineClient:
                 _, connection = await loop.create_connection(
                     self._new_connection, self._host, self._port, ssl=self._ssl
                 )
-        except TimeoutError as error:
+        except TimeoutError as late:
             raise UpstreamBrokenError(
                 "connecting timed out", is_fresh=True, fault=Fault.CONNECT
-            ) from error
-        except RuntimeError as error:  # names are looked up in threads, of which none was left
+            ) from late
+        except RuntimeError as fault:  # names are looked up in threads, of which none was left
             text = "The gateway has no threads left."
-            raise OverloadedError(text, retry_after_s=EXHAUSTED_RETRY_S) from error
+            raise OverloadedError(text, retry_after_s=EXHAUSTED_RETRY_S) from fault
         except OSError as error:
             raise UpstreamBrokenError(
                 f"cannot connect: {error}", is_fresh=True, fault=_fault_of(error)

@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from gateway.api.auth import Asked
-from gateway.api.exchange import ClientStalledError, Exchange, RetryElsewhereError
+from gateway.api.disconnect import ClientStalledError
+from gateway.api.exchange import Exchange, RetryElsewhereError
 from gateway.api.life import Life
 from gateway.api.reply import Reply
 from gateway.api.routes import CHAT, MESSAGES, RESPONSES, Route
