@@ -12,14 +12,17 @@ from typing import Final
 
 import hiredis
 
-PULSE_S: Final = 0.045
-"""How often the line is looked at; a quiet one is asked for a sign of life."""
-SILENT_PULSES: Final = 3
-"""Looks in a row, at each of which nothing had come of what was due: Redis is silent.
+CALM_S: Final = 0.08
+"""A line on which nothing came for so long is asked for a sign of life."""
+LOOK_S: Final = 0.035
+LOOKS: Final = 3
+"""So many looks follow, `LOOK_S` apart; if nothing comes before the last, Redis is silent.
 
 They are counted and not timed: a loop that was late, or a process that was stopped, has looked once
 however long that took, and finds what came meanwhile before it looks again.
 """
+TICK_S: Final = 0.001
+"""No timer is shorter: it could be over before the clock has moved."""
 UNSENT_BYTES_MAX: Final = 64 << 20
 """Of commands that the connection did not take: beyond it, it is given up. More than the largest
 message and the checkpoints of many pools, which would else end each line that carries them."""
@@ -55,8 +58,8 @@ class Line:
     """
 
     __slots__ = (
-        "_due", "_ended", "_heard", "_is_flushing", "_loop", "_misses", "_out", "_pulse", "_reader",
-        "_transport", "_unsent_bytes", "came", "reason",
+        "_came_at", "_due", "_ended", "_heard", "_is_flushing", "_look_again", "_looks", "_loop",
+        "_out", "_reader", "_transport", "reason",
     )  # fmt: skip
 
     def __init__(
@@ -72,12 +75,11 @@ class Line:
         )
         self._due: deque[Answered] = deque()
         self._out: list[bytes] = []
-        self._unsent_bytes = 0
         self._is_flushing = False
-        self._misses = 0
-        self._pulse: asyncio.TimerHandle | None = None
-        self.came = 0
-        """Reads of the socket so far."""
+        self._came_at = 0.0
+        self._looks = 0
+        """Since it was asked for a sign of life."""
+        self._look_again: asyncio.TimerHandle | None = None
         self.reason: str | None = None
         """Why it ended; None: it has not."""
 
@@ -118,8 +120,8 @@ class Line:
         if self.reason is not None:
             return
         self.reason = reason
-        if self._pulse is not None:
-            self._pulse.cancel()
+        if self._look_again is not None:
+            self._look_again.cancel()
         if self._transport is not None:
             self._transport.abort()
         self._out.clear()
@@ -135,12 +137,16 @@ class Line:
         """It stands."""
         self._transport = transport
         transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
-        self._pulse = self._loop.call_later(PULSE_S, self._look)
+        self._came_at = self._loop.time()
+        self._look_in(CALM_S)
 
     def data_received(self, data: bytes) -> None:
         """Answers, and what was published."""
         reader = self._reader
-        self.came += 1
+        self._came_at = self._loop.time()
+        if self._looks:
+            self._looks = 0
+            self._look_in(CALM_S)
         try:
             reader.feed(data)
             while self.reason is None:
@@ -198,18 +204,24 @@ class Line:
         if not transport.is_closing():  # given up before it was open, and not told yet
             transport.write(out[0] if len(out) == 1 else b"".join(out))
 
+    def _look_in(self, seconds: float) -> None:
+        """Look then, and not when it was meant to be before."""
+        if self._look_again is not None:
+            self._look_again.cancel()
+        self._look_again = self._loop.call_later(seconds, self._look)
+
     def _look(self) -> None:
-        """One pulse: whether anything came since the last one."""
-        self._pulse = self._loop.call_later(PULSE_S, self._look)
-        if self.came:
-            self.came = self._misses = 0
-        elif self._due:
-            self._misses += 1
-            if self._misses >= SILENT_PULSES:
-                self.end(f"Redis said nothing for {SILENT_PULSES * PULSE_S:g} s")
-                return
-        if not self._due:
-            self.tell(PING, _is_alive)
+        """Whether anything came lately, or since it was asked for."""
+        calm_s = CALM_S - (self._loop.time() - self._came_at)
+        if not self._looks and calm_s > 0.0:
+            self._look_in(max(calm_s, TICK_S))
+        elif self._looks == LOOKS:
+            self.end(f"Redis said nothing for {CALM_S + LOOKS * LOOK_S:g} s")
+        else:
+            if not self._due:
+                self.tell(PING, _is_alive)
+            self._looks += 1
+            self._look_in(LOOK_S)
 
 
 def packed(words: Words) -> bytes:

@@ -5,7 +5,7 @@ Pure: no clock, no I/O, no randomness. In front of the gateway's own scheduler i
 when it is granted, as a shadow, so that this gateway is right at once when it must decide alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gateway.cluster.abroad import Abroad, Away
 from gateway.cluster.deciders import Deciders
@@ -150,9 +150,14 @@ class Member:
         self.deciders.beat(now)
         return self._taken(now)
 
-    def heard(self, message: Message, now: float) -> list[Decision]:
-        """Another gateway says something."""
+    def heard(self, messages: Sequence[Message], now: float) -> list[Decision]:
+        """Another gateway says this, in that order."""
         self._begin(now)
+        for message in messages:
+            self._hear(message, now)
+        return self._taken(now)
+
+    def _hear(self, message: Message, now: float) -> None:
         match message:
             case Told() | Synced() | Beat():
                 leadership = self.deciders.led.get(message.pool)
@@ -163,7 +168,6 @@ class Member:
                 self._leader_says(message, now)
             case Left():
                 self.deciders.left(message, now)
-        return self._taken(now)
 
     def retire(self, now: float) -> list[Decision]:
         """Let others lead, if there are any; go on with what is here."""

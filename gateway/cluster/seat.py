@@ -151,11 +151,9 @@ class Seat:
             self._lost()
 
     def _hear(self, messages: Sequence[Message]) -> None:
-        now = self._clock()
-        for message in messages:
-            self._carry_out(self.member.heard(message, now))
-            if isinstance(message, Left):
-                self._hurry.set()
+        self._carry_out(self.member.heard(messages, self._clock()))
+        if any(isinstance(each, Left) for each in messages):
+            self._hurry.set()
 
     def _lost(self) -> None:
         now = self._clock()

@@ -88,7 +88,7 @@ class Joined:
             to, message = self._line.popleft()
             if to in self.sites and to not in self.gone and message.sender not in self.gone:
                 site = self.sites[to]
-                site.carry_out(site.member.heard(message, self.now))
+                site.carry_out(site.member.heard([message], self.now))
 
     def lead(self, name: str, *, epoch: int, pool: str = MODEL) -> None:
         """From now on that one leads, and everybody learns it."""

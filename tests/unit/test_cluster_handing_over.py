@@ -38,7 +38,7 @@ def test_a_leader_that_hears_of_the_next_grants_nothing_of_its_own() -> None:
     """The guests' places would be given away twice, by the old leader and by the new one."""
     joined = leading("l", "f")
     leader = full(joined)
-    leader.carry_out(leader.member.heard(Led("f", MODEL, 2, 0, 0), joined.now))
+    leader.carry_out(leader.member.heard([Led("f", MODEL, 2, 0, 0)], joined.now))
     assert not leader.granted
     assert set(leader.member.away) == {"l1", "l2"}
 

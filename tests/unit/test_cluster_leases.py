@@ -61,7 +61,7 @@ def test_a_leader_that_left_is_not_followed_on_the_word_of_the_store() -> None:
     joined, site = one("a", "b")
     site.carry_out(site.member.stands(standing("b", "a", "b"), joined.now, asked_at=joined.now))
     phases = [site.member.followers[MODEL].phase]
-    site.carry_out(site.member.heard(Left("b", MODEL, 1), joined.now))
+    site.carry_out(site.member.heard([Left("b", MODEL, 1)], joined.now))
     site.carry_out(site.member.stands(standing("b", "a", "b"), joined.now, asked_at=joined.now))
     phases.append(site.member.followers[MODEL].phase)
     newer = standing("b", "a", "b", epoch=2)
@@ -82,12 +82,12 @@ def test_when_all_leave_at_once_somebody_leads_to_the_end() -> None:
 def test_the_epoch_of_a_forgotten_pool_is_remembered() -> None:
     """A leader of the past would be believed once a pool was quiet for a while."""
     joined, site = one("a", "b")
-    site.carry_out(site.member.heard(Led("b", "other", 9, 0, 0), joined.now))
+    site.carry_out(site.member.heard([Led("b", "other", 9, 0, 0)], joined.now))
     for _ in range(2):
         joined.now += FORGET_AFTER_S + 1.0
         site.carry_out(site.member.beat(joined.now))
     assert "other" not in site.member.followers
-    site.carry_out(site.member.heard(Led("b", "other", 8, 0, 0), joined.now))
+    site.carry_out(site.member.heard([Led("b", "other", 8, 0, 0)], joined.now))
     assert site.member.followers["other"].phase is Phase.LOOKING
 
 

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from gateway.cluster.line import (
-    PULSE_S,
-    SILENT_PULSES,
+    CALM_S,
+    LOOK_S,
+    LOOKS,
     UNSENT_BYTES_MAX,
     Line,
     LineLostError,
@@ -167,7 +168,7 @@ async def test_a_redis_that_takes_nothing_any_more_is_given_up() -> None:
     assert desk.wire.is_aborted
 
 
-def test_silence_is_noticed_within_four_looks() -> None:
+def test_silence_is_noticed_in_time() -> None:
     """Requests wait for a leader's word just as long."""
 
     async def main() -> None:
@@ -176,9 +177,9 @@ def test_silence_is_noticed_within_four_looks() -> None:
         desk.line.data_received(b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$2\r\nhi\r\n")
         began = loop.time()
         while not desk.reasons:  # noqa: ASYNC110 - the clock jumps from one look to the next
-            await asyncio.sleep(PULSE_S / 3)
+            await asyncio.sleep(LOOK_S / 5)
         assert desk.wire.writes == [packed(("PING",))]
-        assert SILENT_PULSES * PULSE_S < loop.time() - began <= 0.2
+        assert CALM_S + LOOKS * LOOK_S <= loop.time() - began <= 0.2
         assert "said nothing" in desk.reasons[0]
 
     run_jumping(main())
@@ -189,13 +190,46 @@ def test_a_redis_that_answers_is_never_silent() -> None:
 
     async def main() -> None:
         desk = Desk()
+        asked = 0
         for _ in range(1000):
-            await asyncio.sleep(PULSE_S)
+            await asyncio.sleep(LOOK_S)
             for _ in desk.wire.writes:
                 desk.line.data_received(b"+PONG\r\n")
+            asked += len(desk.wire.writes)
             desk.wire.writes.clear()
         assert desk.reasons == []
+        assert 0 < asked <= 1000 * LOOK_S / CALM_S, "each costs two turns of the loop"
         desk.line.end("over")
+
+    run_jumping(main())
+
+
+def test_a_line_on_which_something_comes_is_not_asked() -> None:
+    """Under load its messages are the sign of life."""
+
+    async def main() -> None:
+        desk = Desk()
+        for _ in range(1000):
+            await asyncio.sleep(0.9 * CALM_S)
+            desk.line.data_received(b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$2\r\nhi\r\n")
+        assert desk.wire.writes == []
+        assert desk.reasons == []
+        desk.line.end("over")
+
+    run_jumping(main())
+
+
+def test_an_answer_that_is_due_is_sign_enough() -> None:
+    """A command that Redis does not answer is not followed by another one."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        desk = Desk()
+        desk.ask("A")
+        while not desk.reasons:  # noqa: ASYNC110 - the clock jumps from one look to the next
+            await asyncio.sleep(LOOK_S / 5)
+        assert desk.wire.writes == [packed(("A",))]
+        assert loop.time() <= 0.2
 
     run_jumping(main())
 
@@ -208,7 +242,7 @@ def test_a_loop_that_was_late_does_not_take_redis_for_silent() -> None:
         assert isinstance(loop, JumpingLoop)
         desk = Desk()
         for _ in range(10):
-            await asyncio.sleep(PULSE_S)
+            await asyncio.sleep(LOOK_S)
             loop.jump(20.0)
             await asyncio.sleep(0)
             await turn()

@@ -68,12 +68,12 @@ class Odd(Member):
             raise LookupError("a tier that is no more")
         return super().beat(now)
 
-    def heard(self, message: Message, now: float) -> list[Decision]:
+    def heard(self, messages: Sequence[Message], now: float) -> list[Decision]:
         """Fail, or go on."""
         if self.ears_fail:
             self.ears_fail -= 1
             raise LookupError("a tier that is no more")
-        return super().heard(message, now)
+        return super().heard(messages, now)
 
 
 class Set:

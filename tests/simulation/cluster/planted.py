@@ -121,17 +121,17 @@ def no_giving_up(patch: pytest.MonkeyPatch) -> None:
 
 def no_heartbeat_of_the_leader(patch: pytest.MonkeyPatch) -> None:
     """Nobody notices that the last of what was decided got lost."""
-    before = Member.heard
+    before = Member._hear
 
-    def heard(self: Member, message: Message, now: float) -> Any:
+    def hear(self: Member, message: Message, now: float) -> None:
         if isinstance(message, Led) and message.session:
             own = self.followers.get(message.pool)
             if own is not None and message.session == own.session:
                 own.heard_at = now
-                return []
-        return before(self, message, now)
+                return
+        before(self, message, now)
 
-    patch.setattr(Member, "heard", heard)
+    patch.setattr(Member, "_hear", hear)
 
 
 def judged_again(patch: pytest.MonkeyPatch) -> None:

@@ -256,7 +256,7 @@ class Gateway:
         self._carry_out(self.member.handle(event, self.now))
 
     def _heard(self, message: Message) -> None:
-        self._carry_out(self.member.heard(message, self.now))
+        self._carry_out(self.member.heard([message], self.now))
 
     def _post(self, to: str, message: Message) -> None:
         self.world.network.post(self.name, to, message)

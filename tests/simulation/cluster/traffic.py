@@ -114,7 +114,7 @@ class Line:
         self._lives(0)
         self._report()
         for name in FOLLOWERS:
-            self.member.heard(Synced(name, POOL, 1, 1, ()), self.now)
+            self.member.heard([Synced(name, POOL, 1, 1, ())], self.now)
         self.member.beat(self.now)
         assert self.member.led
         assert not self.member.led[POOL].is_gathering
@@ -138,8 +138,7 @@ class Line:
     def turn(self, payloads: list[bytes]) -> list[bytes]:
         """What comes in, what goes out."""
         for payload in payloads:
-            for message in decoded(payload):
-                self.member.heard(message, self.now)
+            self.member.heard(decoded(payload), self.now)
         out = [encoded(LEADER, messages) for messages in self.posted.values()]
         self.posted.clear()
         self.payloads += len(out)
