@@ -7,20 +7,22 @@ right after one another, round by round. What each says is not decided here.
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from gateway.bench.cluster_redis import Redis, start_redis
-from gateway.bench.cluster_site import Engine, Node, Site, leader_of, wait_whole
+from gateway.bench.cluster_site import Engine, Node, Site, leader_of, wait_alone, wait_whole
 from gateway.bench.cluster_spec import (
     CLIENTS,
     STREAM_CLIENTS,
+    STREAM_CLIENTS_BUSY,
     STREAM_EVENTS,
     STREAM_EVENTS_PER_S,
     WORKERS,
     ClusterPlan,
     CostRound,
     CostRun,
+    Loads,
     Traffic,
 )
 from gateway.bench.launch import StartFailed, run_load
@@ -92,12 +94,15 @@ class CostSite:
         self._local = site.gateway("local", engines)
         url = self._redis.url
         members = [site.gateway(name, engines, redis=url) for name in ("first", "second")]
-        self._workers = site.gateway("workers", engines, redis=url, workers=WORKERS)
+        # Workers have one machine, and their Redis may be on it.
+        beside = self._redis.local_url
+        self._workers = site.gateway("workers", engines, redis=beside, workers=WORKERS)
         wait_whole(self._workers, WORKERS)
+        self._apart = _apart(folder, site, engines)
         self._leader = leader_of(members)
         self._follower = next(each for each in members if each is not self._leader)
         self.redis_version = self._redis.info().get("redis_version", "unknown")
-        for node in (self._local, self._follower, self._workers):
+        for node in (self._local, self._follower, self._workers, self._apart):
             self._send(node, replace(self._plain(), window_s=plan.warm_s))
             self._send(node, replace(self._streams(), window_s=plan.warm_s))
         self._idle = self._look_at_idle()
@@ -115,15 +120,16 @@ class CostSite:
 
     def _round(self, number: int) -> CostRound:
         plain = replace(self._plain(), requests_per_s=self.requests_per_s)
-        ways: dict[str, Callable[[], None]] = {}
+        busy = self._streams(STREAM_CLIENTS_BUSY)
         runs: dict[str, CostRun] = {}
         traffic: dict[str, Traffic] = {}
+        ways: list[Callable[[], None]] = []
 
-        def through(name: str, node: Node, load: LoadSpec, work: int = 0) -> None:
+        def through(name: str, node: Node, load: LoadSpec, events: int = 0) -> None:
             def go() -> None:
-                runs[name] = cost_of(self._send(node, load), node.pid, work)
+                runs[name] = cost_of(self._send(node, load), node.pid, events)
 
-            ways[name] = go
+            ways.append(go)
 
         def follower() -> None:
             runs["follower"], traffic["traffic"] = self._through_follower(plain)
@@ -131,28 +137,30 @@ class CostSite:
         def full() -> None:
             _, traffic["full"] = self._through_follower(self._plain())
 
-        through("local", self._local, plain)
-        ways["follower"] = follower
-        through("workers", self._workers, plain)
-        through("part", self._local, replace(plain, requests_per_s=self.requests_per_s / WORKERS))
-        through("local_streams", self._local, self._streams(), STREAM_EVENTS)
-        through("workers_streams", self._workers, self._streams(), STREAM_EVENTS)
-        part_streams = self._streams(STREAM_CLIENTS // WORKERS)
-        through("part_streams", self._local, part_streams, STREAM_EVENTS)
-        ways["full"] = full
+        nodes = {"local": self._local, "workers": self._workers, "apart": self._apart}
+        ways.append(follower)
+        for name, node in nodes.items():
+            through(f"{name} plain", node, plain)
+        for name, node in nodes.items():
+            through(f"{name} streams", node, self._streams(), STREAM_EVENTS)
+        for name, node in nodes.items():
+            through(f"{name} plain_busy", node, self._plain())
+        for name, node in nodes.items():
+            through(f"{name} streams_busy", node, busy, STREAM_EVENTS)
+        ways.append(full)
         # Each goes first in turn, so that none always meets the warmer machine.
-        names = list(ways)
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
-            ways[name]()
+        first = number % len(ways)
+        for go in ways[first:] + ways[:first]:
+            go()
+
+        def loads(name: str) -> Loads:
+            return Loads(**{each.name: runs[f"{name} {each.name}"] for each in fields(Loads)})
+
         return CostRound(
-            local=runs["local"],
             follower=runs["follower"],
-            workers=runs["workers"],
-            local_streams=runs["local_streams"],
-            workers_streams=runs["workers_streams"],
-            part=runs["part"],
-            part_streams=runs["part_streams"],
+            local=loads("local"),
+            workers=loads("workers"),
+            apart=loads("apart"),
             traffic=traffic["traffic"],
             full=traffic["full"],
         )
@@ -208,6 +216,18 @@ class CostSite:
             watch=str(node.pid),
         )
         return run_load(spec, core=None)
+
+
+def _apart(folder: Path, site: Site, engines: list[Engine]) -> Node:
+    """Workers whose Redis is gone. Raises StartFailed or OSError."""
+    own = folder / "lost"
+    own.mkdir()
+    with ExitStack() as until_lost:
+        redis = start_redis(until_lost, own)
+        found = site.gateway("apart", engines, redis=redis.local_url, workers=WORKERS)
+        wait_whole(found, WORKERS)
+    wait_alone(found)
+    return found
 
 
 def cost_of(result: LoadResult, pid: int, events: int = 0) -> CostRun:

@@ -1,6 +1,6 @@
 """The figures of several gateways, their targets, and how each follows from the windows."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from statistics import median
 
@@ -11,10 +11,12 @@ from gateway.bench.cluster_spec import (
     WORKERS,
     ClusterResult,
     CostRound,
+    Loads,
     Served,
     Traffic,
 )
 
+Ratio = Callable[[ClusterResult], float | None]
 US_PER_MS = 1e3
 SLOTS_OF_THOUSAND = 64
 ANSWER_S_OF_THOUSAND = 10.0
@@ -135,6 +137,41 @@ def redis_mb_per_s(result: ClusterResult) -> float | None:
     return None if size is None else THOUSAND_PER_S * size / 1e6
 
 
+def _cpu(load: str, title: str) -> Iterator[ClusterFigure]:
+    """CPU of workers for one load, and how much of it is of their being one."""
+
+    def over(of: Callable[[CostRound], Loads], what: Callable[[CostRound], Loads]) -> Ratio:
+        return _of_rounds(
+            lambda each: getattr(of(each), load).cpu_us / getattr(what(each), load).cpu_us
+        )
+
+    yield ClusterFigure(
+        key=f"cpu_{load}",
+        title=f"CPU a request, {WORKERS} workers over one process: {title}",
+        unit="x",
+        of=over(lambda each: each.workers, lambda each: each.local),
+        target=1.15,
+    )
+    yield ClusterFigure(
+        key=f"cpu_{load}_apart",
+        title="  two processes that share nothing over one",
+        unit="x",
+        of=over(lambda each: each.apart, lambda each: each.local),
+    )
+    yield ClusterFigure(
+        key=f"cpu_{load}_shared",
+        title="  the workers over those two",
+        unit="x",
+        of=over(lambda each: each.workers, lambda each: each.apart),
+    )
+    yield ClusterFigure(
+        key=f"cpu_{load}_us",
+        title="  one process",
+        unit="us",
+        of=_of_rounds(lambda each: float(getattr(each.local, load).cpu_us)),
+    )
+
+
 CLUSTER_FIGURES = (
     ClusterFigure(
         key="share_difference",
@@ -161,54 +198,20 @@ CLUSTER_FIGURES = (
         key="added_p50_ms",
         title="a follower over one alone, p50",
         unit="ms",
-        of=_of_rounds(lambda each: (each.follower.p50_us - each.local.p50_us) / US_PER_MS),
+        of=_of_rounds(lambda each: (each.follower.p50_us - each.local.plain.p50_us) / US_PER_MS),
         target=1,
     ),
     ClusterFigure(
         key="added_p99_ms",
         title="a follower over one alone, p99",
         unit="ms",
-        of=_of_rounds(lambda each: (each.follower.p99_us - each.local.p99_us) / US_PER_MS),
+        of=_of_rounds(lambda each: (each.follower.p99_us - each.local.plain.p99_us) / US_PER_MS),
         target=5,
     ),
-    ClusterFigure(
-        key="cpu_streams",
-        title=f"CPU a request, {WORKERS} workers over one process: streams of 64 events",
-        unit="x",
-        of=_of_rounds(lambda each: each.workers_streams.cpu_us / each.local_streams.cpu_us),
-        target=1.15,
-    ),
-    ClusterFigure(
-        key="cpu_plain",
-        title="the same: small answers in one piece",
-        unit="x",
-        of=_of_rounds(lambda each: each.workers.cpu_us / each.local.cpu_us),
-        target=1.15,
-    ),
-    ClusterFigure(
-        key="cpu_streams_each",
-        title="streams, over one process with as much as each worker has",
-        unit="x",
-        of=_of_rounds(lambda each: each.workers_streams.cpu_us / each.part_streams.cpu_us),
-    ),
-    ClusterFigure(
-        key="cpu_plain_each",
-        title="the same: small answers in one piece",
-        unit="x",
-        of=_of_rounds(lambda each: each.workers.cpu_us / each.part.cpu_us),
-    ),
-    ClusterFigure(
-        key="cpu_local_us",
-        title="CPU a request of one alone, small answers",
-        unit="us",
-        of=_of_rounds(lambda each: each.local.cpu_us),
-    ),
-    ClusterFigure(
-        key="cpu_workers_us",
-        title=f"the same of {WORKERS} workers",
-        unit="us",
-        of=_of_rounds(lambda each: each.workers.cpu_us),
-    ),
+    *_cpu("plain", "small answers in one piece"),
+    *_cpu("streams", "streams of 64 events"),
+    *_cpu("plain_busy", "small answers, as many as can be"),
+    *_cpu("streams_busy", "streams of 64 events, 20,000 events/s"),
     ClusterFigure(
         key="redis_commands",
         title="commands to Redis a request, through a follower",

@@ -20,12 +20,18 @@ class Redis:
     """One that answers."""
 
     port: int
+    socket: Path
     pid: int
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """Where it is for gateways that may be on other machines."""
         return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def local_url(self) -> str:
+        """Where it is for processes beside it."""
+        return f"unix://{self.socket}"
 
     def info(self) -> Mapping[str, str]:
         """All that INFO says, by name. Raises OSError."""
@@ -39,11 +45,11 @@ def start_redis(stack: ExitStack, folder: Path) -> Redis:
     program = shutil.which(PROGRAM)
     if program is None:
         raise StartFailed(f"no {PROGRAM!r} on the PATH (apt-get install redis-server)")
-    port = free_port()
+    port, path = free_port(), folder / "redis.sock"
     options = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", str(folder)]
-    command = [program, "--port", str(port), *options]
+    command = [program, "--port", str(port), "--unixsocket", str(path), *options]
     process = stack.enter_context(launched(command, folder=folder, name="redis", core=None))
-    redis = Redis(port=port, pid=process.pid)
+    redis = Redis(port=port, socket=path, pid=process.pid)
     end = time.monotonic() + START_S_MAX
     while process.poll() is None and time.monotonic() < end:
         try:

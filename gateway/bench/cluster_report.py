@@ -71,13 +71,10 @@ def is_sound(result: ClusterResult) -> bool:
 
 def _runs(result: ClusterResult) -> Iterator[tuple[int, str, CostRun]]:
     for index, each in enumerate(result.cost):
-        yield index, "one alone", each.local
         yield index, "a follower", each.follower
-        yield index, "workers", each.workers
-        yield index, "streams, one alone", each.local_streams
-        yield index, "streams, workers", each.workers_streams
-        yield index, "one alone, a worker's part", each.part
-        yield index, "streams, one alone, a worker's part", each.part_streams
+        ways = {"one alone": each.local, "workers": each.workers, "workers apart": each.apart}
+        for way, loads in ways.items():
+            yield from ((index, f"{way}, {load}", run) for load, run in loads.runs())
 
 
 def _figures(result: ClusterResult, machine: Machine) -> Table:

@@ -197,3 +197,13 @@ def wait_whole(workers: Node, count: int) -> None:
             return
         time.sleep(READY_POLL_S)
     raise StartFailed("the workers do not become one")
+
+
+def wait_alone(workers: Node) -> None:
+    """Return once the process that answers decides alone. Raises StartFailed."""
+    end = time.monotonic() + READY_WAIT_S
+    while time.monotonic() < end:
+        if workers.phases() == {"alone"}:
+            return
+        time.sleep(READY_POLL_S)
+    raise StartFailed("the workers do not decide alone")

@@ -3,8 +3,8 @@
 How anything is started or sent is not known here.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 
 SLOTS = 4
 """Of each emulated replica."""
@@ -24,6 +24,8 @@ their part; the power user's are spread over all gateways, and so are the others
 WORKERS = 2
 CLIENTS = 32
 STREAM_CLIENTS = 64
+STREAM_CLIENTS_BUSY = 400
+"""20,000 events a second."""
 STREAM_EVENTS = 64
 STREAM_EVENTS_PER_S = 50.0
 """Of each stream."""
@@ -95,17 +97,31 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Loads:
+    """The same loads through one way."""
+
+    plain: CostRun
+    """Small answers in one piece, a quarter of what one gateway does."""
+    streams: CostRun
+    plain_busy: CostRun
+    """As many as are answered to clients who ask again at once."""
+    streams_busy: CostRun
+
+    def runs(self) -> Iterator[tuple[str, CostRun]]:
+        """Each with its name."""
+        yield from ((field.name, getattr(self, field.name)) for field in fields(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CostRound:
     """All ways, one right after the other."""
 
-    local: CostRun
     follower: CostRun
-    workers: CostRun
-    local_streams: CostRun
-    workers_streams: CostRun
-    part: CostRun
-    """One alone with as much as each of the workers has: less wakes a process for less at once."""
-    part_streams: CostRun
+    local: Loads
+    workers: Loads
+    apart: Loads
+    """Workers that lost their store, so that each decides alone: what as many processes cost that
+    have nothing to do with one another. Less to do at once wakes a process for less."""
     traffic: Traffic
     full: Traffic
     """As many as go through one follower."""

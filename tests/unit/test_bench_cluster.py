@@ -27,6 +27,7 @@ from gateway.bench.cluster_spec import (
     ClusterResult,
     CostRound,
     CostRun,
+    Loads,
     PowerRun,
     Served,
     Traffic,
@@ -57,14 +58,19 @@ def cost(cpu_us: float = 500.0, p50_us: float = 1_000.0, p99_us: float = 3_000.0
 TRAFFIC = Traffic(
     requests_per_s=300.0, leader_cpu_us=200.0, redis_cpu_us=25.0, commands=3.5, redis_bytes=1_500.0
 )
+
+
+def loads(*cpu_us: float) -> Loads:
+    """One way."""
+    plain, streams, plain_busy, streams_busy = (cost(cpu_us=each) for each in cpu_us)
+    return Loads(plain=plain, streams=streams, plain_busy=plain_busy, streams_busy=streams_busy)
+
+
 ROUND = CostRound(
-    local=cost(),
     follower=cost(p50_us=1_900.0, p99_us=9_000.0),
-    workers=cost(cpu_us=560.0),
-    local_streams=cost(cpu_us=2_000.0),
-    workers_streams=cost(cpu_us=2_400.0),
-    part=cost(cpu_us=700.0),
-    part_streams=cost(cpu_us=2_500.0),
+    local=loads(500.0, 2_000.0, 250.0, 1_600.0),
+    workers=loads(560.0, 2_400.0, 300.0, 1_760.0),
+    apart=loads(700.0, 2_500.0, 240.0, 1_600.0),
     traffic=TRAFFIC,
     full=replace(TRAFFIC, requests_per_s=900.0, leader_cpu_us=125.0),
 )
@@ -87,8 +93,13 @@ def figure(key: str) -> ClusterFigure:
         ("added_p99_ms", 6.0, "missed"),
         ("cpu_plain", 1.12, "met"),
         ("cpu_streams", 1.2, "missed"),
-        ("cpu_plain_each", 0.8, ""),
-        ("cpu_streams_each", 0.96, ""),
+        ("cpu_plain_busy", 1.2, "missed"),
+        ("cpu_streams_busy", 1.1, "met"),
+        ("cpu_plain_apart", 1.4, ""),
+        ("cpu_streams_apart", 1.25, ""),
+        ("cpu_plain_shared", 0.8, ""),
+        ("cpu_streams_shared", 0.96, ""),
+        ("cpu_plain_busy_us", 250.0, ""),
         ("redis_bytes", 1_500.0, ""),
         ("ceiling_per_s", 8_000.0, ""),
         ("thousand_leading_cores", 0.8, ""),
@@ -133,10 +144,11 @@ def test_what_was_not_measured_is_no_figure_and_not_sound() -> None:
 
 def test_errors_and_few_cores_are_told_with_the_figures() -> None:
     """Latencies of ten processes on two cores are no latencies of two machines."""
-    broken = replace(ROUND, workers=replace(cost(), errors=4))
+    workers = replace(ROUND.workers, plain=replace(cost(), errors=4))
+    broken = replace(ROUND, workers=workers)
     found = cluster_doubts(replace(WHOLE, cost=(ROUND, broken)), replace(machine(), cores=2))
     assert [line for line in found if "2 cores" in line]
-    assert "round 2, workers: 4 errors" in found
+    assert "round 2, workers, plain: 4 errors" in found
     assert not cluster_doubts(WHOLE, replace(machine(), cores=8, load_average=0.1))
 
 
