@@ -22,7 +22,7 @@ COMPILED := $(wildcard gateway/core/*.py) \
 		frames.py json_text.py sse.py takers.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check compile bench sim mutants e2e e2e-containers soak chaos chart docs lock clean
+.PHONY: help setup demo test test-compiled check compile bench sim mutants e2e e2e-containers soak chaos chart docs lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*[#]# /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -34,6 +34,9 @@ demo: setup ## two emulated replicas, the gateway and a mixed load
 
 test: .venv/.installed-dev ## all tests that need nothing but Python
 	$(BIN)/pytest -q -n 2 $(ARGS)
+
+test-compiled: build/compiled/.done .venv/.installed-dev ## the same tests against the machine code
+	PYTHONSAFEPATH=1 PYTHONPATH=build/compiled:$(CURDIR) $(BIN)/pytest -q -n 2 --import-mode=append $(ARGS)
 
 check: .venv/.installed-dev ## lint, format, types, import directions
 	$(BIN)/ruff check .

@@ -335,5 +335,5 @@ def test_speed_divides_all_times() -> None:
 
 def test_an_unknown_profile_lists_the_known_ones() -> None:
     """A typing error on the command line would leave the user guessing."""
-    with pytest.raises(ValueError, match="demo, instant, a100"):
+    with pytest.raises(ValueError, match="demo, even, instant, a100"):
         profile_named("b300")

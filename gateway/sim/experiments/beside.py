@@ -2,9 +2,10 @@
 
 The same people are served twice, with a batch in the background and without. The scheduler is the
 gateway's own, and so is the rule by which a batch has lines under way. Two engines of 256 slots: a
-`flat` one, whose steps take as long with few sequences as with many, so that what changes is what
-the scheduler does; and a measured one, where each sequence makes the step of all longer, whoever
-sent it: what that model gives for the batches that were seen is told beside what was measured.
+`flat` one, whose steps take little longer with many sequences than with few, so that what changes
+is nearly all of the scheduler's doing; and a measured one, where each sequence makes the step of
+all longer, whoever sent it: what that model gives for the batches that were seen is told beside
+what was measured. `even` may be asked for as well: nothing makes its steps longer.
 """
 
 from dataclasses import replace
