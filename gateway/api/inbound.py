@@ -296,8 +296,8 @@ def _target(url: bytes) -> tuple[str, bytes, bytes]:
         and url.find(b"//") < 0
     ):
         return url.decode("ascii"), url, b""
-    parsed = httptools.parse_url(url)
-    raw_path = parsed.path
+    parsed: Any = httptools.parse_url(url)  # whose `query` may be None, which its stub denies
+    raw_path: bytes = parsed.path
     path = raw_path.decode("ascii")
     if "%" in path:
         path = unquote(path)

@@ -49,7 +49,7 @@ class ModelTable:
         cards = self._cards()
         shown = {
             model: {**cards.get(model, _bare_card(model)), "id": model}
-            for model in sorted(self._configured | cards.keys())
+            for model in sorted({*self._configured, *cards})
             if _may_use(principal, model, model)
         }
         for alias, model in self._aliases.items():
@@ -62,7 +62,7 @@ class ModelTable:
 
     def _only_model(self, principal: Principal) -> str:
         """Engines serve a request without a model when they have only one."""
-        models = self._configured | self._cards().keys()
+        models = {*self._configured, *self._cards()}
         allowed = [model for model in models if _may_use(principal, model, model)]
         if len(allowed) == 1:
             return allowed[0]

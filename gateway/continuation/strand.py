@@ -197,8 +197,8 @@ class Strand:
         quotes = event.count(b'"', start, end)
         if quotes and quotes != event.count(b'\\"', start, end):
             return None  # more than a text stands there
-        begin = end + len(middle)
-        ids = event[begin : len(event) - len(tail)]
+        begin, ids_end = end + len(middle), len(event) - len(tail)
+        ids = event[begin : max(begin, ids_end)]
         if not ids.replace(b",", b"").isdigit():
             return None
         self._take(ids, end > start)

@@ -3,15 +3,17 @@
 All that it needs travels, so that a trial is the same wherever it runs.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import copyreg
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from gateway.core import policy
 from gateway.core.policy import Policy
 from gateway.lab.fleet import Fleet, Ranked
 from gateway.lab.goals import Score, Target, score_of
@@ -68,10 +70,10 @@ class Bench:
     targets: tuple[Target, ...]
     weights: tuple[float, float]
 
-    def score(self, policy: Policy) -> Score:
-        """Play it under `policy`."""
-        source = Ranked(self.recipe.source(), range(len(policy.tiers)))
-        return score_of(self.fleet.play(source, policy), self.targets, self.weights)
+    def score(self, tried: Policy) -> Score:
+        """Play it under `tried`."""
+        source = Ranked(self.recipe.source(), range(len(tried.tiers)))
+        return score_of(self.fleet.play(source, tried), self.targets, self.weights)
 
 
 class Scores(Protocol):
@@ -82,12 +84,29 @@ class Scores(Protocol):
         ...
 
 
+def _parted(value: Any) -> tuple[Callable[..., Any], tuple[type, dict[str, object]]]:
+    """How a frozen value travels, compiled or not: pickle would set what cannot be set."""
+    parts = {each.name: getattr(value, each.name) for each in fields(value)}
+    return _put_together, (type(value), parts)
+
+
+def _put_together(kind: type, parts: dict[str, object]) -> object:
+    return kind(**parts)
+
+
+def _let_policies_travel() -> None:
+    for kind in vars(policy).values():
+        if isinstance(kind, type) and kind.__module__ == policy.__name__ and is_dataclass(kind):
+            copyreg.pickle(kind, _parted)
+
+
 @contextmanager
 def scoring(bench: Bench, workers: int) -> Iterator[Scores]:
     """Trials in so many processes; 1: in this one."""
     if workers == 1:
         yield partial(_all_here, bench)
         return
+    _let_policies_travel()
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
 
         def everywhere(policies: Sequence[Policy], /) -> list[Score]:
@@ -97,4 +116,4 @@ def scoring(bench: Bench, workers: int) -> Iterator[Scores]:
 
 
 def _all_here(bench: Bench, policies: Sequence[Policy], /) -> list[Score]:
-    return [bench.score(policy) for policy in policies]
+    return [bench.score(each) for each in policies]
