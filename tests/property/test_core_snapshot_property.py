@@ -324,6 +324,7 @@ def test_a_restored_scheduler_gives_the_same_snapshot(name: str) -> None:
 # --- what a snapshot holds, slot by slot ---------------------------------------------------------
 
 
+@pytest.mark.sources
 def test_every_slot_of_every_object_is_restored_or_known_to_be_derived() -> None:
     """A field that somebody adds would be lost with the next change of the leader."""
     seen: defaultdict[str, set[str]] = defaultdict(set)

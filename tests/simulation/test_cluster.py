@@ -23,6 +23,7 @@ def test_every_request_ends_once_and_no_engine_is_overfilled(seed: int) -> None:
 
 
 @pytest.mark.parametrize(("plant", "kind"), PLANTED)
+@pytest.mark.sources
 def test_a_planted_fault_is_noticed(
     plant: Plant, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

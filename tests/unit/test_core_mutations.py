@@ -10,6 +10,7 @@ MUTATIONS_MIN = 25
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+@pytest.mark.sources
 def test_every_planted_fault_is_caught(mutation: Mutation) -> None:
     """Whoever trusts a green test run."""
     with pytest.raises(AssertionError):

@@ -136,6 +136,7 @@ def test_a_limit_that_a_client_always_fills_is_known_exactly_while_others_are_fo
             assert value == pytest.approx(64.0, rel=RELATIVE_ERROR)
 
 
+@pytest.mark.sources
 def test_what_lies_beyond_the_range_is_counted_at_its_end() -> None:
     """An engine that reports nonsense must neither stop the gateway nor fill its memory."""
     for absurd in (-5.0, 0.0, 1e-30):
@@ -148,6 +149,7 @@ def test_what_lies_beyond_the_range_is_counted_at_its_end() -> None:
     assert len(quantiles.snapshot()["weights"]) == BUCKETS_MAX
 
 
+@pytest.mark.sources
 def test_a_typical_client_is_remembered_in_less_than_five_hundred_bytes() -> None:
     """Ten thousand of them are remembered at once."""
     random = Random(2)

@@ -78,6 +78,7 @@ def numbers(text: str) -> list[float]:
 # Constants and names.
 
 
+@pytest.mark.sources
 def test_every_constant_is_the_codes() -> None:
     """Who tunes by this page must not tune by last year's figures."""
     rows = re.findall(r"`(\w+)\.([\w.]+)` \| ([\d.]+)", section("13. Constants"))

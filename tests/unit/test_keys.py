@@ -27,6 +27,7 @@ def test_a_known_key_is_its_principal_and_any_other_is_nobody() -> None:
         assert keyring.find(wrong) is None
 
 
+@pytest.mark.sources
 def test_every_key_costs_one_hash_and_no_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look-up whose time depends on how much was right can be guessed letter by letter."""
     hashed: list[bytes] = []

@@ -88,6 +88,7 @@ def test_an_ordinary_request_is_told_as_the_gateway_tells_it() -> None:
     assert finished.tpot_s == pytest.approx(STEP_MS / 1000)
 
 
+@pytest.mark.sources
 def test_the_scheduler_never_learns_a_length_in_advance() -> None:
     """Every figure would be that of an oracle."""
     short = run([job(0, output=7)]).heard(Arrived)[0].request
