@@ -31,7 +31,9 @@ class PriorityFleet:
         return tier * 10
 
 
-AROUND = Surroundings(cast(Fleet, PriorityFleet()), ASKING, 3, lambda: 0.0, Places())
+def around() -> Surroundings:
+    """What all requests share."""
+    return Surroundings(cast(Fleet, PriorityFleet()), ASKING, 3, lambda: 0.0, Places())
 
 
 def life(fields: bytes, route: Route = CHAT, *, tier: int = 0) -> Life:
@@ -55,16 +57,16 @@ def life(fields: bytes, route: Route = CHAT, *, tier: int = 0) -> Life:
 )
 def test_an_answer_in_which_nothing_differs_is_not_looked_into(fields: bytes, route: Route) -> None:
     """The usual case must cost nothing a chunk."""
-    assert AROUND.rewrite_for(life(fields, route)) is None
+    assert around().rewrite_for(life(fields, route)) is None
 
 
 def test_what_differs_is_changed_in_plain_answers_and_in_streams() -> None:
     """Alias, tier and the usage that nobody but the gateway asked for."""
-    plain = AROUND.rewrite_for(life(b'"model":"alias","service_tier":"auto"', tier=1))
+    plain = around().rewrite_for(life(b'"model":"alias","service_tier":"auto"', tier=1))
     assert plain is not None
     changed = json.loads(plain.plain(b'{"model":"m"}'))
     assert changed == {"model": "alias", "service_tier": "flex"}
-    stream = AROUND.rewrite_for(life(b'"model":"m","stream":true'))
+    stream = around().rewrite_for(life(b'"model":"m","stream":true'))
     assert stream is not None
     usage = b'data: {"model":"m","choices":[],"usage":{"prompt_tokens":1}}\n\n'
     assert stream.chunk(usage) + stream.rest() == b""
@@ -72,11 +74,11 @@ def test_what_differs_is_changed_in_plain_answers_and_in_streams() -> None:
 
 def test_the_tier_is_told_in_the_clients_words_and_only_to_who_asked() -> None:
     """Where OpenAI has no word for a tier, its own name is told."""
-    told = [AROUND.service_tier_for(life(b'"service_tier":"x"', tier=tier)) for tier in range(3)]
+    told = [around().service_tier_for(life(b'"service_tier":"x"', tier=tier)) for tier in range(3)]
     assert told == ["priority", "flex", "odd"]
-    assert AROUND.service_tier_for(life(b'"model":"m"')) is None
+    assert around().service_tier_for(life(b'"model":"m"')) is None
 
 
 def test_an_engine_that_schedules_by_priority_is_told_the_tier() -> None:
     """Inside the engine the order must be the gateway's as well."""
-    assert AROUND.engine_priority("gpu0", 2) == 20
+    assert around().engine_priority("gpu0", 2) == 20
