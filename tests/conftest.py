@@ -11,7 +11,7 @@ from gateway.core import scheduler
 
 IS_COMPILED = not str(scheduler.__file__).endswith(".py")
 DOUBLED = re.compile(
-    r"object expected; got (tests\.|function|method)|cannot inherit from compiled|is read-only"
+    r"object expected; got tests\.|cannot inherit from compiled|attribute '\w+' is read-only"
 )
 """Errors in which machine code refuses a part that a test puts in the place of its own."""
 

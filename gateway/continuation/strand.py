@@ -197,8 +197,9 @@ class Strand:
         quotes = event.count(b'"', start, end)
         if quotes and quotes != event.count(b'\\"', start, end):
             return None  # more than a text stands there
-        begin, ids_end = end + len(middle), len(event) - len(tail)
-        ids = event[begin : max(begin, ids_end)]
+        begin = end + len(middle)
+        # A slice must not end before it begins: mypyc's then is an error.
+        ids = event[begin : max(begin, len(event) - len(tail))]
         if not ids.replace(b",", b"").isdigit():
             return None
         self._take(ids, end > start)

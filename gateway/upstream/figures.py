@@ -45,6 +45,7 @@ def _usage_at(text: bytes, after_key: int) -> Usage | None:
             return None
         start = colon.end()
     # Most hold numbers alone; of any other the first brace makes no JSON.
+    # A slice must not end before it begins: mypyc's then is an error.
     usage = _told(text[start : max(start, text.find(b"}", start) + 1)])
     return usage_of(parsed(text[start : end_of_value(text, start)])) if usage is None else usage
 

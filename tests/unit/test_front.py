@@ -12,6 +12,9 @@ from gateway.api.routes import ROUTES, Route
 from gateway.api.stored import StoredResponses
 
 
+pytestmark = pytest.mark.sources
+
+
 class Served:
     """A front, and who served what."""
 
