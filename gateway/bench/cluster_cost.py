@@ -7,7 +7,8 @@ right after one another, round by round. What each says is not decided here.
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 from gateway.bench.cluster_redis import Redis, start_redis
@@ -120,12 +121,17 @@ class CostSite:
 
     def _round(self, number: int) -> CostRound:
         plain = replace(self._plain(), requests_per_s=self.requests_per_s)
-        busy = self._streams(STREAM_CLIENTS_BUSY)
+        asked = {
+            "plain": (plain, 0),
+            "streams": (self._streams(), STREAM_EVENTS),
+            "plain_busy": (self._plain(), 0),
+            "streams_busy": (self._streams(STREAM_CLIENTS_BUSY), STREAM_EVENTS),
+        }
         runs: dict[str, CostRun] = {}
         traffic: dict[str, Traffic] = {}
         ways: list[Callable[[], None]] = []
 
-        def through(name: str, node: Node, load: LoadSpec, events: int = 0) -> None:
+        def through(name: str, node: Node, load: LoadSpec, events: int) -> None:
             def go() -> None:
                 runs[name] = cost_of(self._send(node, load), node.pid, events)
 
@@ -139,14 +145,8 @@ class CostSite:
 
         nodes = {"local": self._local, "workers": self._workers, "apart": self._apart}
         ways.append(follower)
-        for name, node in nodes.items():
-            through(f"{name} plain", node, plain)
-        for name, node in nodes.items():
-            through(f"{name} streams", node, self._streams(), STREAM_EVENTS)
-        for name, node in nodes.items():
-            through(f"{name} plain_busy", node, self._plain())
-        for name, node in nodes.items():
-            through(f"{name} streams_busy", node, busy, STREAM_EVENTS)
+        for (what, (load, events)), (name, node) in product(asked.items(), nodes.items()):
+            through(f"{name} {what}", node, load, events)
         ways.append(full)
         # Each goes first in turn, so that none always meets the warmer machine.
         first = number % len(ways)
@@ -154,7 +154,7 @@ class CostSite:
             go()
 
         def loads(name: str) -> Loads:
-            return Loads(**{each.name: runs[f"{name} {each.name}"] for each in fields(Loads)})
+            return Loads(**{what: runs[f"{name} {what}"] for what in asked})
 
         return CostRound(
             follower=runs["follower"],

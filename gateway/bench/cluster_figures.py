@@ -16,7 +16,8 @@ from gateway.bench.cluster_spec import (
     Traffic,
 )
 
-Ratio = Callable[[ClusterResult], float | None]
+Computed = Callable[[ClusterResult], float | None]
+"""A figure of a result; None where nothing was measured for it."""
 US_PER_MS = 1e3
 SLOTS_OF_THOUSAND = 64
 ANSWER_S_OF_THOUSAND = 10.0
@@ -100,16 +101,16 @@ def queued_most(result: ClusterResult) -> float | None:
     return max((float(run.queued_most) for run in result.power if run.looks), default=None)
 
 
-def _of_rounds(of: Callable[[CostRound], float]) -> Callable[[ClusterResult], float | None]:
+def _of_rounds(of: Callable[[CostRound], float]) -> Computed:
     """The median over the rounds."""
     return lambda result: median(map(of, result.cost)) if result.cost else None
 
 
-def _traffic(of: Callable[[Traffic], float]) -> Callable[[ClusterResult], float | None]:
+def _traffic(of: Callable[[Traffic], float]) -> Computed:
     return _of_rounds(lambda each: of(each.traffic))
 
 
-def _full(of: Callable[[Traffic], float]) -> Callable[[ClusterResult], float | None]:
+def _full(of: Callable[[Traffic], float]) -> Computed:
     return _of_rounds(lambda each: of(each.full))
 
 
@@ -140,7 +141,7 @@ def redis_mb_per_s(result: ClusterResult) -> float | None:
 def _cpu(load: str, title: str) -> Iterator[ClusterFigure]:
     """CPU of workers for one load, and how much of it is of their being one."""
 
-    def over(of: Callable[[CostRound], Loads], what: Callable[[CostRound], Loads]) -> Ratio:
+    def over(of: Callable[[CostRound], Loads], what: Callable[[CostRound], Loads]) -> Computed:
         return _of_rounds(
             lambda each: getattr(of(each), load).cpu_us / getattr(what(each), load).cpu_us
         )

@@ -11,7 +11,6 @@ from gateway.api.relay import Relay
 from gateway.api.routes import ROUTES, Route
 from gateway.api.stored import StoredResponses
 
-
 pytestmark = pytest.mark.sources
 
 
