@@ -140,6 +140,7 @@ async def test_what_a_refusal_says_is_when_it_passes(server: RedisServer) -> Non
         assert requests is not None
         assert (requests.most, requests.left, tokens) == (1, 0, None)
         a.shared.settle(taken, 10, is_counted=False)
+        assert await used(a, "ru") == 0  # what one line says is in order, what two say is not
         assert len(await b.taken(1)) == 1
         assert b.limits.refusals == {("requests", "tenant"): 2}
 
