@@ -108,11 +108,13 @@ class Driver:
         await self._wait_thaw()
 
     async def _wait_thaw(self) -> None:
+        change_s = self._faults.change_s()
         while self._faults.is_halted:
             self._faults_changed.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._faults.change_s()):
+                async with asyncio.timeout(change_s):
                     await self._faults_changed.wait()
+            change_s = self._faults.change_s()
 
     def _complete(self, now: float) -> None:
         meters, tracks, step_tokens = self._meters, self._tracks, 0

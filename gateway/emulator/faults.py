@@ -200,7 +200,13 @@ class Faults:
         return not ENDINGS.isdisjoint(self._active)
 
     def change_s(self) -> float | None:
-        """Seconds until one of the above may change by itself; None: not by itself."""
+        """Seconds until one of the above may change by itself; None: not by itself.
+
+        Ask before you look at them: what changes in between is then seen by the look, while after
+        it a fault that has just ended would be past, and nobody would wake who waits for its end.
+        """
+        if not self._active:
+            return None
         lefts = [self.left_s(kind) for kind in (FaultKind.REFUSE, FaultKind.FREEZE)]
         terminate = self._active.get(FaultKind.TERMINATE)
         if terminate is not None:

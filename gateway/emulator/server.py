@@ -166,11 +166,12 @@ class Emulator:
     async def _keep_listening(self) -> None:
         while True:
             self._faults_changed.clear()
+            look_again_s = self._look_again_s()
             self._refuse_if_told()
             if self._listener is None and not self.faults.is_refusing:
                 await self._listen()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._look_again_s()):
+                async with asyncio.timeout(look_again_s):
                     await self._faults_changed.wait()
                 continue
             if self.faults.is_active(FaultKind.TERMINATE) and not self._app.in_flight:
