@@ -6,7 +6,8 @@ They know no clock and no scheduler: whoever drives them says when.
 from collections import deque
 from dataclasses import dataclass
 
-from gateway.core.messages import ReplicaReport, Usage
+from gateway.core.messages import Usage
+from gateway.core.report import ReplicaReport
 
 SLOTS = 32
 TPOT_S = 0.03

@@ -30,13 +30,13 @@ from gateway.core.messages import (
     RecallTooLate,
     Refused,
     ReplicaFound,
-    ReplicaReport,
     ReplicaReported,
     Request,
     WakeWanted,
     Woke,
 )
 from gateway.core.policy import DEFAULT_TIERS, Bounds, Policy, Tier
+from gateway.core.report import ReplicaReport
 from gateway.core.scheduler import Scheduler
 
 MODEL = "bench/model"

@@ -103,7 +103,15 @@ class Follower:
     def tell(self, event: Happened, ago_s: float | None) -> Told:
         """The next message of this session."""
         self.told += 1
-        return Told(self.me, self.pool, self.epoch, self.session, self.told, event, ago_s)
+        return Told(
+            self.me,
+            self.pool,
+            epoch=self.epoch,
+            session=self.session,
+            number=self.told,
+            event=event,
+            ago_s=ago_s,
+        )
 
     def beat(self) -> Beat:
         """So far everything was told up to here."""

@@ -112,7 +112,14 @@ class Desk:
     def ruling(self, guest: Guest, decision: Ruling) -> Decided:
         """The next message of this session."""
         guest.decided += 1
-        return Decided(self.me, self.pool, self.epoch, guest.session, guest.decided, decision)
+        return Decided(
+            self.me,
+            self.pool,
+            epoch=self.epoch,
+            session=guest.session,
+            number=guest.decided,
+            decision=decision,
+        )
 
     def led(self, guest: Guest) -> Led:
         """So far everything was told up to here; or: tell me everything."""

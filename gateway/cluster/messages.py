@@ -3,9 +3,12 @@
 Instants never cross a process, durations do: an instant inside an event means nothing to whoever
 hears it, `ago_s` tells how long it was past when it was sent. A session is begun by a follower with
 `Synced`; inside one both ways are numbered from 1. No gateway's name is ever used by two processes.
+
+Nobody changes one; those of which every request needs some are made as in `core/messages.py`.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from gateway.core.messages import (
     Arrived,
@@ -31,13 +34,18 @@ Happened = Arrived | Happening
 """Events of requests, as a follower tells them: ids are its own."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, init=False)
 class Placed:
     """A request waits: its position, and the seconds that it will most likely wait."""
 
-    request_id: str
-    position: int
-    wait_s: float | None
+    request_id: Final[str]
+    position: Final[int]
+    wait_s: Final[float | None]
+
+    def __init__(self, request_id: str, position: int, wait_s: float | None) -> None:
+        self.request_id = request_id
+        self.position = position
+        self.wait_s = wait_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +76,37 @@ class Open:
     """Whether somebody has judged already that it may wait."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, init=False)
 class Told:
     """Follower to leader: something happened to one of its requests."""
 
-    sender: str
-    pool: str
-    epoch: int
-    session: int
-    number: int
-    event: Happened
-    ago_s: float | None = None
+    sender: Final[str]
+    pool: Final[str]
+    epoch: Final[int]
+    session: Final[int]
+    number: Final[int]
+    event: Final[Happened]
+    ago_s: Final[float | None]
     """Age of `arrived_at` of an `Arrived`, of `heard_at` of a `Progressed`; None: it has none."""
+
+    def __init__(
+        self,
+        sender: str,
+        pool: str,
+        *,
+        epoch: int,
+        session: int,
+        number: int,
+        event: Happened,
+        ago_s: float | None = None,
+    ) -> None:
+        self.sender = sender
+        self.pool = pool
+        self.epoch = epoch
+        self.session = session
+        self.number = number
+        self.event = event
+        self.ago_s = ago_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +134,26 @@ class Beat:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, init=False)
 class Decided:
     """Leader to follower: what is decided about one of its requests."""
 
-    sender: str
-    pool: str
-    epoch: int
-    session: int
-    number: int
-    decision: Ruling
+    sender: Final[str]
+    pool: Final[str]
+    epoch: Final[int]
+    session: Final[int]
+    number: Final[int]
+    decision: Final[Ruling]
+
+    def __init__(
+        self, sender: str, pool: str, *, epoch: int, session: int, number: int, decision: Ruling
+    ) -> None:
+        self.sender = sender
+        self.pool = pool
+        self.epoch = epoch
+        self.session = session
+        self.number = number
+        self.decision = decision
 
 
 @dataclass(frozen=True, slots=True)

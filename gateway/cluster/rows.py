@@ -4,7 +4,7 @@ They are what is read and checked; what they mean is in `messages.py`. A change 
 `VERSION`: gateways of different versions do not understand one another, and say so.
 """
 
-from typing import Final
+from typing import Final, final
 
 from msgspec import Struct
 
@@ -85,6 +85,7 @@ class RulingRow(Placing):
     request_id: str
 
 
+@final
 class ArrivedRow(Placing, tag=ARRIVED):
     """`Told` of an `Arrived`."""
 
@@ -92,6 +93,7 @@ class ArrivedRow(Placing, tag=ARRIVED):
     request: RequestRow
 
 
+@final
 class FirstTokenRow(EventRow, tag=FIRST_TOKEN):
     """`Told` of a `FirstToken`."""
 
@@ -105,6 +107,7 @@ class ProgressedRow(Placing, tag=PROGRESSED):
     held: frozenset[str]
 
 
+@final
 class FinishedRow(EventRow, tag=FINISHED):
     """`Told` of a `Finished`."""
 
@@ -156,6 +159,7 @@ class LeftRow(Row, tag=LEFT):
     epoch: int
 
 
+@final
 class GrantedRow(RulingRow, tag=GRANTED):
     """`Decided` of a `Granted`."""
 

@@ -9,8 +9,8 @@ that; which request is the lost one is not known here.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gateway.core.messages import Rank, ReplicaReport
 from gateway.core.plain import age_s, finite, known_instant
+from gateway.core.report import Rank, ReplicaReport
 
 SCRAPES = 5
 """Scrapes in a row that must lack a request: gauges are those of the last step, and lag."""

@@ -1,7 +1,7 @@
-"""What travels into the scheduler (events) and out of it (decisions), and what engines report.
+"""What travels into the scheduler (events) and out of it (decisions).
 
-Nobody changes one (a test looks). Most are frozen; those of which every request needs some are
-not, and write their `__init__` out: compiled, it takes a fifth of the time of a generated one.
+Nobody changes one. Most are frozen; those of which every request needs some are not, but have only
+fields that are `Final`, and write their `__init__` out: compiled, it takes a tenth of the time.
 Instants and durations are seconds, of one monotonic clock that the caller owns.
 """
 
@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from gateway.core.policy import Policy
+from gateway.core.report import ReplicaReport
 
 
 class Reason(StrEnum):
@@ -68,41 +69,41 @@ PREFIX_BLOCK_TOKENS: Final = 64
 class Request:
     """One request as the scheduler sees it: who, what it needs, how long it may wait."""
 
-    id: str
-    model: str
-    tier: int
-    tenant: str
-    user: str
-    arrived_at: float
-    prompt_tokens: int | None
+    id: Final[str]
+    model: Final[str]
+    tier: Final[int]
+    tenant: Final[str]
+    user: Final[str]
+    arrived_at: Final[float]
+    prompt_tokens: Final[int | None]
     """Exact where the caller knows it; None is estimated from `body_bytes` (see `predict.py`)."""
-    output_tokens_max: int | None
+    output_tokens_max: Final[int | None]
     """The client's `max_tokens`; None when it set none; 0 for routes that decode nothing."""
-    sequences: int
+    sequences: Final[int]
     """n x number of prompts: how many sequences the engine runs for it."""
-    streams: bool
-    body_bytes: int
-    patience_s: float | None
+    streams: Final[bool]
+    body_bytes: Final[int]
+    patience_s: Final[float | None]
     """Asked for by the request; the tier's own patience is the upper bound."""
-    route: str
-    excluded: frozenset[str]
+    route: Final[str]
+    excluded: Final[frozenset[str]]
     """Replicas that already failed this very request."""
-    only: str | None
+    only: Final[str | None]
     """The one replica that can serve it, since it holds what the request goes on from."""
-    prefix: tuple[int, ...]
+    prefix: Final[tuple[int, ...]]
     """Chained hashes of the leading blocks of the prompt, each of `PREFIX_BLOCK_TOKENS` tokens:
     equal hashes mean that everything up to the end of that block is equal."""
-    session: str | None
+    session: Final[str | None]
     """Requests of one session of one user like to stay on one replica."""
-    read_timeout_s: float | None
+    read_timeout_s: Final[float | None]
     """A plain client gives up after this long; streams hear comments meanwhile."""
-    ttft_target_s: float | None
+    ttft_target_s: Final[float | None]
     """Sooner than its tier's target, for `within_user: deadline`."""
-    is_continuation: bool
+    is_continuation: Final[bool]
     """The rest of a broken stream: first in its tier, whatever the bounds; the prompt is free."""
-    is_continuable: bool
+    is_continuable: Final[bool]
     """Whether its rest could run elsewhere, once it has begun: only such a one is ever moved."""
-    caps: tuple[tuple[str, int], ...]
+    caps: Final[tuple[tuple[str, int], ...]]
     """(holder, most requests that may run under it at once), of all that this one counts under."""
 
     def __init__(
@@ -159,10 +160,10 @@ class Request:
 class Usage:
     """Tokens an engine charged for, as it reported them or as counted from the stream."""
 
-    prompt_tokens: int
+    prompt_tokens: Final[int]
     """0: not reported, the estimate stands."""
-    output_tokens: int
-    cached_tokens: int
+    output_tokens: Final[int]
+    cached_tokens: Final[int]
 
     def __init__(
         self, *, prompt_tokens: int = 0, output_tokens: int = 0, cached_tokens: int = 0
@@ -172,49 +173,6 @@ class Usage:
         self.cached_tokens = cached_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Rank:
-    """One data-parallel engine among several behind one address."""
-
-    sequences: int
-    """Running and waiting."""
-    steps: float
-    """So far; grows while it does anything."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaReport:
-    """One scrape of an engine's metrics in common units. None means unknown, never zero.
-
-    Counters are totals since the engine started; the ledger forms the differences.
-    With data parallelism gauges and counters are summed over the engines, KV use is their mean.
-    """
-
-    running: int | None = None
-    waiting: int | None = None
-    kv_use: float | None = None
-    """0..1"""
-    kv_capacity_tokens: int | None = None
-    engines: int = 1
-    slots: int | None = None
-    """Where the engine says it (SGLang, TGI, llama.cpp); vLLM does not."""
-    itl_sum_s: float | None = None
-    itl_count: float | None = None
-    ttft_sum_s: float | None = None
-    ttft_count: float | None = None
-    prefill_sum_s: float | None = None
-    prefill_count: float | None = None
-    prompt_tokens: float | None = None
-    generation_tokens: float | None = None
-    iterations: float | None = None
-    """Engine steps so far: the sign of life that `/health` is not."""
-    preemptions: float | None = None
-    ranks: tuple[Rank, ...] = ()
-    """One by one, in a fixed order; empty where there is one engine, or nothing is told of each."""
-    missing: tuple[str, ...] = ()
-    """Names this engine's dialect expects and did not find: shown to the operator."""
-
-
 # --- events -----------------------------------------------------------------------------------
 
 
@@ -222,7 +180,7 @@ class ReplicaReport:
 class Arrived:
     """A request wants to be released; a retry is a new arrival with the old `arrived_at`."""
 
-    request: Request
+    request: Final[Request]
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -239,7 +197,7 @@ class Cancelled:
 class FirstToken:
     """The first data event of a granted request reached the gateway."""
 
-    request_id: str
+    request_id: Final[str]
 
     def __init__(self, request_id: str) -> None:
         self.request_id = request_id
@@ -249,11 +207,11 @@ class FirstToken:
 class Progressed:
     """Output tokens produced so far, batched per replica (at most four a second)."""
 
-    replica: str
-    output_tokens: dict[str, int]
-    heard_at: float | None
+    replica: Final[str]
+    output_tokens: Final[dict[str, int]]
+    heard_at: Final[float | None]
     """When the last data event of any of them came; None where nobody noted it."""
-    held: frozenset[str]
+    held: Final[frozenset[str]]
     """All that are held up by their clients: the engine may have done with those."""
 
     def __init__(
@@ -273,14 +231,14 @@ class Progressed:
 class Finished:
     """The upstream of a granted request ended. Legal in every state, and idempotent."""
 
-    request_id: str
-    outcome: Outcome
-    usage: Usage | None
-    tpot_s: float | None
+    request_id: Final[str]
+    outcome: Final[Outcome]
+    usage: Final[Usage | None]
+    tpot_s: Final[float | None]
     """(last - first)/(tokens - 1) of this stream, less pauses a slow client caused."""
-    fault: Fault | None
+    fault: Final[Fault | None]
     """Why it failed, where that is the engine's fault or that of the way to it."""
-    goes_on: bool
+    goes_on: Final[bool]
     """The rest is generated elsewhere: what there is so far is charged, although this failed."""
 
     def __init__(
@@ -322,15 +280,30 @@ class RecallTooLate:
     request_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, init=False)
 class Adopted:
     """A request already runs on `replica`: another scheduler granted it `running_s` ago."""
 
-    request: Request
-    replica: str
-    running_s: float = 0.0
-    is_started: bool = True
-    output_tokens: int = 0
+    request: Final[Request]
+    replica: Final[str]
+    running_s: Final[float]
+    is_started: Final[bool]
+    output_tokens: Final[int]
+
+    def __init__(
+        self,
+        *,
+        request: Request,
+        replica: str,
+        running_s: float = 0.0,
+        is_started: bool = True,
+        output_tokens: int = 0,
+    ) -> None:
+        self.request = request
+        self.replica = replica
+        self.running_s = running_s
+        self.is_started = is_started
+        self.output_tokens = output_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,9 +413,9 @@ Event = (
 class Granted:
     """The request may use one slot of `replica` now. Ends with exactly one `Finished`."""
 
-    request_id: str
-    replica: str
-    waited_s: float
+    request_id: Final[str]
+    replica: Final[str]
+    waited_s: Final[float]
 
     def __init__(self, request_id: str, replica: str, waited_s: float) -> None:
         self.request_id = request_id

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from math import inf, isfinite
 from typing import Any
 
-from gateway.core.messages import Rank, ReplicaReport, Request
+from gateway.core.messages import Request
+from gateway.core.report import Rank, ReplicaReport
 
 
 def finite(value: float | None) -> float | None:

@@ -16,12 +16,12 @@ from gateway.core.flows import Waiting
 from gateway.core.kinds import Kind
 from gateway.core.ledger import Ledger
 from gateway.core.limiter import ConcurrencyLimit
-from gateway.core.messages import ReplicaReport
 from gateway.core.plain import (
     plain_report,
     report_of,
 )
 from gateway.core.rates import Mean, Rate
+from gateway.core.report import ReplicaReport
 from gateway.core.sightings import Sightings
 from gateway.core.speed import (
     ITL_TOKENS_MIN,

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gateway.core.ledger import Grant
-from gateway.core.messages import ReplicaReport
 from gateway.core.plain import age_s, finite, instant_of
 from gateway.core.rates import Mean
+from gateway.core.report import ReplicaReport
 
 ITL_TOKENS_MIN: Final = 50
 """Fewer tokens than this say nothing of the speed."""

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any
 
-from gateway.core.messages import ReplicaReport
 from gateway.core.plain import age_s, finite, instant_of, known_instant
+from gateway.core.report import ReplicaReport
 
 TAKES_S = 10.0
 """An engine that began with a request so lately takes requests."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from gateway.core.messages import ReplicaReport
+from gateway.core.report import ReplicaReport
 from gateway.upstream.client import EngineClient
 from gateway.upstream.connection import UpstreamBrokenError
 from gateway.upstream.dialects.registry import detect

@@ -9,14 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 
-from gateway.core.messages import (
-    Event,
-    ReplicaFound,
-    ReplicaLost,
-    ReplicaRefused,
-    ReplicaReport,
-    ReplicaReported,
-)
+from gateway.core.messages import Event, ReplicaFound, ReplicaLost, ReplicaRefused, ReplicaReported
+from gateway.core.report import ReplicaReport
 from gateway.sim.clock import Clock
 from gateway.sim.faults import FaultKind
 from gateway.sim.server import Server

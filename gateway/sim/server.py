@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gateway.core.messages import ReplicaReport
+from gateway.core.report import ReplicaReport
 from gateway.sim.clock import Clock
 from gateway.sim.engine_config import EngineConfig
 from gateway.sim.faults import Fault, FaultKind

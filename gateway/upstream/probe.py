@@ -14,14 +14,8 @@ from dataclasses import replace
 import httpx
 import orjson
 
-from gateway.core.messages import (
-    Event,
-    ReplicaFound,
-    ReplicaLost,
-    ReplicaRefused,
-    ReplicaReport,
-    ReplicaReported,
-)
+from gateway.core.messages import Event, ReplicaFound, ReplicaLost, ReplicaRefused, ReplicaReported
+from gateway.core.report import ReplicaReport
 from gateway.upstream.dialects.dialect import Dialect, EngineFacts
 from gateway.upstream.dialects.registry import by_name, by_owner, detect
 from gateway.upstream.exhausted import is_exhausted

@@ -56,7 +56,10 @@ async def test_a_grant_does_not_wait_for_company(server: RedisServer) -> None:
     """Everybody who waits would wait two milliseconds longer; what nobody waits for may."""
     async with parties(server.url, "a", "b") as (a, b):
         a.say(b, 1)
-        granted = Decided(a.own.gateway, "pool", 1, 1, 2, Granted("r", "gpu0", 0.0))
+        granted = Decided(
+            a.own.gateway, "pool", epoch=1, session=1, number=2,
+            decision=Granted("r", "gpu0", 0.0),
+        )  # fmt: skip
         a.own.transport.post(b.own.gateway, granted)
         a.say(b, 3)
         await asyncio.sleep(0)

@@ -2,7 +2,6 @@
 
 import asyncio
 import gzip
-import itertools
 import json
 import re
 import socket
@@ -462,22 +461,6 @@ async def test_served_as_a_process_it_tells_its_url_and_ends_on_sigterm() -> Non
                 await asyncio.sleep(0.05)
     process.terminate()
     assert await process.wait() == 0
-
-
-@pytest.mark.parametrize("looks", range(8))
-async def test_a_fault_that_ends_between_two_looks_is_over_all_the_same(looks: int) -> None:
-    """Whoever saw it on, and then heard that nothing will change, would wait for ever."""
-    async with running(profile="instant") as (emulator, client):
-        ticks = itertools.count(asyncio.get_running_loop().time(), 0.001)
-        emulator.faults._clock = lambda: next(ticks)
-        ends_s = 0.001 * looks + 0.0005
-        emulator.faults.inject(f"freeze:{ends_s}")
-        answer = await client.post(COMPLETION, json=SHORT)
-        assert answer.status_code == 200
-        emulator.faults.inject(f"refuse:{ends_s}")
-        async with asyncio.timeout(10):
-            while not await is_well(client):  # noqa: ASYNC110 - there is no event to wait for
-                await asyncio.sleep(0.005)
 
 
 async def test_leaving_the_block_ends_everything_although_clients_hang() -> None:

@@ -1,6 +1,7 @@
 """The emulated engine at its end: told to stop, coreless, frozen, and taken up by another."""
 
 import asyncio
+import itertools
 import json
 import re
 import signal
@@ -309,6 +310,22 @@ async def test_a_frozen_core_has_healthy_figures_that_stand_still() -> None:
 
 
 # --- the rest ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("looks", range(8))
+async def test_a_fault_that_ends_between_two_looks_is_over_all_the_same(looks: int) -> None:
+    """Whoever saw it on, and then heard that nothing will change, would wait for ever."""
+    async with running(profile="instant") as (emulator, client):
+        ticks = itertools.count(asyncio.get_running_loop().time(), 0.001)
+        emulator.faults._clock = lambda: next(ticks)
+        ends_s = 0.001 * looks + 0.0005
+        emulator.faults.inject(f"freeze:{ends_s}")
+        answer = await client.post(COMPLETION, json=SHORT)
+        assert answer.status_code == 200
+        emulator.faults.inject(f"refuse:{ends_s}")
+        async with asyncio.timeout(10):
+            while await is_refused(emulator.port):  # noqa: ASYNC110 - there is no event to wait for
+                await asyncio.sleep(0.005)
 
 
 async def test_half_an_event_and_a_reset() -> None:

@@ -37,7 +37,6 @@ from gateway.core.messages import (
     ReplicaLost,
     ReplicaRefused,
     ReplicaRemoved,
-    ReplicaReport,
     ReplicaReported,
     Request,
     Usage,
@@ -45,6 +44,7 @@ from gateway.core.messages import (
     Woke,
 )
 from gateway.core.policy import DEFAULT_TIERS, Ageing, Bounds, Policy, Price, Scaling, Tenant
+from gateway.core.report import ReplicaReport
 from gateway.core.scheduler import Scheduler
 from gateway.core.snapshot import restore, snapshot
 from tests.support.snapshots import lack_something, through_json

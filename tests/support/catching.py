@@ -14,7 +14,7 @@ DAYS = 10
 """Busy days of the world that are looked through for a fault."""
 QUIET = frozenset(
     {
-        *("__init__", "explain", "invariants", "messages", "plain"),
+        *("__init__", "explain", "invariants", "messages", "plain", "report"),
         *("snapshot", "snapshot_queue", "snapshot_replica"),
     }
 )

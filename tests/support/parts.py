@@ -6,8 +6,9 @@ from typing import Any
 from gateway.core.flows import Waiting
 from gateway.core.kinds import Kind
 from gateway.core.ledger import Grant
-from gateway.core.messages import ReplicaReport, Request
+from gateway.core.messages import Request
 from gateway.core.replica import Replica
+from gateway.core.report import ReplicaReport
 
 TARGET_S = 0.15
 _REPORT_FIGURES = {each.name for each in fields_of(ReplicaReport)}

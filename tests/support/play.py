@@ -2,9 +2,10 @@
 
 from typing import Any, Self
 
-from gateway.core.messages import Adopted, ReplicaFound, ReplicaReport, ReplicaReported
+from gateway.core.messages import Adopted, ReplicaFound, ReplicaReported
 from gateway.core.pool import Pool
 from gateway.core.replica import Replica
+from gateway.core.report import ReplicaReport
 from tests.support.script import Script
 
 

@@ -33,7 +33,6 @@ from gateway.core.messages import (
     ReplicaLost,
     ReplicaRefused,
     ReplicaRemoved,
-    ReplicaReport,
     ReplicaReported,
     Request,
     ScaleAdvised,
@@ -42,6 +41,7 @@ from gateway.core.messages import (
     Woke,
 )
 from gateway.core.policy import DEFAULT_TIERS, Policy, Tier
+from gateway.core.report import ReplicaReport
 from gateway.core.scheduler import Scheduler
 
 WAKES_MAX = 10

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gateway.core.messages import Rank, ReplicaReport
 from gateway.core.replica import Replica
+from gateway.core.report import Rank, ReplicaReport
 
 
 def through_json(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from gateway.cluster.follower import ALONE_AFTER_S, EPOCHS_MAX, Epochs, Follower
 from gateway.cluster.leader import ABSENT_S
 from gateway.cluster.messages import Led, Left
 from gateway.cluster.ports import BEAT_S, LEASE_MARGIN_S, LEASE_S, SILENCE_S, Leader, Standing
-from gateway.core.messages import ReplicaReport, ReplicaReported
+from gateway.core.messages import ReplicaReported
+from gateway.core.report import ReplicaReport
 from tests.support.members import MODEL, Joined, Site
 
 

@@ -96,9 +96,10 @@ rulings: st.SearchStrategy[Ruling] = st.one_of(
 )
 opens = st.builds(Open, plain | requests, durations, maybe(words), durations, st.booleans(), counts)
 place = (st.just("me"), words, counts, counts, counts)
+numbered: dict[str, Any] = {"epoch": counts, "session": counts, "number": counts}
 messages: st.SearchStrategy[Message] = st.one_of(
-    st.builds(Told, *place, events, st.none()),
-    st.builds(Decided, *place, rulings),
+    st.builds(Told, *place[:2], **numbered, event=events, ago_s=st.none()),
+    st.builds(Decided, *place[:2], **numbered, decision=rulings),
     st.builds(Beat, *place),
     st.builds(Led, *place),
     st.builds(Synced, *place[:4], st.lists(opens, max_size=3).map(tuple)),
@@ -117,14 +118,14 @@ def test_the_age_of_what_was_told_arrives(ago_s: float | None) -> None:
     """Who waited for long must not begin anew at a leader."""
     request = Request(id="r", model="m", tier=0, tenant="t", user="u", arrived_at=0.0)
     for event in (Arrived(request), Progressed("a", {"r": 1})):
-        said = Told("me", "p", 1, 2, 3, event, ago_s)
+        said = Told("me", "p", epoch=1, session=2, number=3, event=event, ago_s=ago_s)
         assert decoded(encoded("me", [said])) == [said]
 
 
 def test_no_instant_leaves_the_process() -> None:
     """Clocks of two machines have nothing in common."""
     request = Request(id="r", model="m", tier=0, tenant="t", user="u", arrived_at=9.0)
-    said = Told("me", "p", 1, 2, 3, Arrived(request), 1.0)
+    said = Told("me", "p", epoch=1, session=2, number=3, event=Arrived(request), ago_s=1.0)
     (heard,) = decoded(encoded("me", [said]))
     assert isinstance(heard, Told)
     assert isinstance(heard.event, Arrived)
@@ -173,5 +174,13 @@ def test_a_usual_request_is_small() -> None:
         id="0123456789abcdef", model="llama-3-8b", tier=2, tenant="acme", user="alice",
         arrived_at=0.0, prompt_tokens=512, output_tokens_max=256, streams=True, body_bytes=2048,
     )  # fmt: skip
-    said = Told("gateway-1", "llama-3-8b", 1_796_000_000_000, 1, 1, Arrived(request), 0.001)
+    said = Told(
+        "gateway-1",
+        "llama-3-8b",
+        epoch=1_796_000_000_000,
+        session=1,
+        number=1,
+        event=Arrived(request),
+        ago_s=0.001,
+    )
     assert len(encoded("gateway-1", [said])) < 150

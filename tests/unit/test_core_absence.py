@@ -7,7 +7,8 @@ import pytest
 
 from gateway.core.absence import GROWTHS, SCRAPES, Absence
 from gateway.core.health import SILENT_S, STILL_S
-from gateway.core.messages import Fault, Progressed, Rank, ReplicaReport
+from gateway.core.messages import Fault, Progressed
+from gateway.core.report import Rank, ReplicaReport
 from tests.support.play import Play
 from tests.support.script import one_tier
 

@@ -21,13 +21,13 @@ from gateway.core.messages import (
     Granted,
     Outcome,
     ReplicaFound,
-    ReplicaReport,
     ReplicaReported,
     Request,
     Usage,
     Woke,
 )
 from gateway.core.policy import Ageing, Policy, Tier
+from gateway.core.report import ReplicaReport
 from gateway.core.scheduler import Scheduler
 from gateway.core.snapshot import snapshot
 

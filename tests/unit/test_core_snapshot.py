@@ -17,7 +17,6 @@ from gateway.core.messages import (
     Reason,
     Refused,
     ReplicaFound,
-    ReplicaReport,
     ReplicaReported,
     Request,
     Usage,
@@ -25,6 +24,7 @@ from gateway.core.messages import (
     Woke,
 )
 from gateway.core.policy import Policy, Tier
+from gateway.core.report import ReplicaReport
 from gateway.core.scheduler import Scheduler
 from gateway.core.snapshot import VERSION, restore, snapshot
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gateway.core.messages import ReplicaReport
+from gateway.core.report import ReplicaReport
 from gateway.core.vitality import TAKES_S, Vitality
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.core.messages import Rank, ReplicaReport
+from gateway.core.report import Rank, ReplicaReport
 from gateway.upstream.dialects import llamacpp, sglang, tgi, vllm
 from gateway.upstream.dialects.dialect import Dialect, EngineFacts
 from gateway.upstream.dialects.registry import DIALECTS, by_name, by_owner, detect

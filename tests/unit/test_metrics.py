@@ -17,12 +17,12 @@ from gateway.core.messages import (
     ReplicaFound,
     ReplicaLost,
     ReplicaRemoved,
-    ReplicaReport,
     ReplicaReported,
     Request,
     Usage,
 )
 from gateway.core.policy import DEFAULT_TIERS, Policy, Tier
+from gateway.core.report import ReplicaReport
 from gateway.core.scheduler import Scheduler
 from gateway.telemetry.metrics import EXEMPLAR_EVERY, Metrics
 from gateway.telemetry.record import SettledRequest

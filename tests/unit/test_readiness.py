@@ -10,11 +10,11 @@ from gateway.core.messages import (
     Event,
     ReplicaFound,
     ReplicaLost,
-    ReplicaReport,
     ReplicaReported,
     Request,
 )
 from gateway.core.policy import DEFAULT_TIERS, Policy
+from gateway.core.report import ReplicaReport
 from gateway.core.scheduler import Scheduler
 from gateway.upstream.replicas import ReplicaStatus
 

@@ -6,7 +6,8 @@ import pytest
 
 from gateway.core.breaker import STALL_BACKOFF_S
 from gateway.core.health import SILENT_S
-from gateway.core.messages import Fault, ReplicaReport
+from gateway.core.messages import Fault
+from gateway.core.report import ReplicaReport
 from gateway.runtime.stalls import (
     BLIND_STALL_S,
     REFUSED_STALL_S,

@@ -7,7 +7,7 @@ it could know it, never the true length of an answer; who may know more says so 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from gateway.core.messages import ReplicaReport
+from gateway.core.report import ReplicaReport
 from gateway.sim.engine_config import EngineConfig
 from gateway.sim.profiles import Profile
 from gateway.sim.replica import Engine

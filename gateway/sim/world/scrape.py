@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from random import Random
 
-from gateway.core.messages import ReplicaReport
+from gateway.core.report import ReplicaReport
 from gateway.sim.clock import Clock
 from gateway.sim.world.dispatch import Report
 from gateway.sim.world.plan import Lie, Plan

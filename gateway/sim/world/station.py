@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
 
-from gateway.core.messages import ReplicaReport
+from gateway.core.report import ReplicaReport
 from gateway.sim.clock import Clock
 from gateway.sim.replica import Engine
 from gateway.sim.sequence import Sequence

@@ -6,7 +6,7 @@ The facts live in the dialect modules; this file knows no engine by name.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gateway.core.messages import ReplicaReport
+from gateway.core.report import ReplicaReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

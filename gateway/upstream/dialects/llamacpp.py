@@ -6,7 +6,7 @@ tokens it counts are added when a request ends.
 
 from collections.abc import Mapping
 
-from gateway.core.messages import ReplicaReport
+from gateway.core.report import ReplicaReport
 from gateway.upstream.dialects.dialect import Dialect, EngineFacts, positive_int
 from gateway.upstream.dialects.reading import Reading, whole
 from gateway.upstream.dialects.scan import Scan

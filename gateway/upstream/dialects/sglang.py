@@ -7,7 +7,7 @@ per priority. And every rank may write its own line for the same requests.
 
 from collections.abc import Mapping, Sequence
 
-from gateway.core.messages import ReplicaReport
+from gateway.core.report import ReplicaReport
 from gateway.upstream.dialects.dialect import Dialect, EngineFacts, positive_int
 from gateway.upstream.dialects.reading import Reading, share, total, whole
 from gateway.upstream.dialects.scan import Sample, Scan

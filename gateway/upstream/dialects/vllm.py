@@ -6,7 +6,7 @@ data-parallel engine has its own lines (`engine="0"`, `"1"`): counts are summed,
 
 from collections.abc import Sequence
 
-from gateway.core.messages import Rank, ReplicaReport
+from gateway.core.report import Rank, ReplicaReport
 from gateway.upstream.dialects.dialect import Dialect
 from gateway.upstream.dialects.reading import Reading, digits, share, total, whole
 from gateway.upstream.dialects.scan import Sample, Scan

@@ -32,7 +32,6 @@ from gateway.core.messages import (
     RecallTooLate,
     Refused,
     ReplicaFound,
-    ReplicaReport,
     ReplicaReported,
     Request,
     Usage,
@@ -40,6 +39,7 @@ from gateway.core.messages import (
     Woke,
 )
 from gateway.core.policy import Policy
+from gateway.core.report import ReplicaReport
 from gateway.core.scheduler import Scheduler
 from tests.simulation.cluster.engine import Engine, Job
 from tests.simulation.cluster.store import Act, Heap, Network

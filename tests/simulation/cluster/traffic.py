@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from time import process_time
 
 from gateway.cluster.member import Member
-from gateway.cluster.messages import Beat, Decided, Led, Message, Placed, Synced, Told
+from gateway.cluster.messages import Beat, Decided, Happened, Led, Message, Placed, Synced, Told
 from gateway.cluster.ports import Leader, Standing
 from gateway.cluster.wire import decoded, encoded
 from gateway.core.messages import (
@@ -20,12 +20,12 @@ from gateway.core.messages import (
     Outcome,
     Progressed,
     ReplicaFound,
-    ReplicaReport,
     ReplicaReported,
     Request,
     Usage,
 )
 from gateway.core.policy import DEFAULT_TIERS, Policy
+from gateway.core.report import ReplicaReport
 from gateway.core.scheduler import Scheduler
 
 POOL = "llama-3-8b"
@@ -57,10 +57,12 @@ def request(number: int, gateway: str = FOLLOWERS[0], *, blocks: int = 0) -> Req
     )
 
 
-def told(number: int, event: object, gateway: str = FOLLOWERS[0]) -> Told:
+def told(number: int, event: Happened, gateway: str = FOLLOWERS[0]) -> Told:
     """One message of a follower."""
     ago_s = 0.000_123 if isinstance(event, Arrived) else None
-    return Told(gateway, POOL, 1_764_504_000_123, 7, number, event, ago_s)  # type: ignore[arg-type]  # one of them
+    return Told(
+        gateway, POOL, epoch=1_764_504_000_123, session=7, number=number, event=event, ago_s=ago_s
+    )
 
 
 def messages_of_a_request() -> dict[str, Message]:
@@ -72,7 +74,9 @@ def messages_of_a_request() -> dict[str, Message]:
     placed = Placed(id, 3, 1.25)
 
     def decided(ruling: Granted | Placed) -> Decided:
-        return Decided(LEADER, POOL, 1_764_504_000_123, 7, 1_000, ruling)
+        return Decided(
+            LEADER, POOL, epoch=1_764_504_000_123, session=7, number=1_000, decision=ruling
+        )
 
     return {
         "it arrived": told(1_000, Arrived(request(1))),
@@ -178,12 +182,22 @@ class Line:
         assert not self.scheduler.granted
         return spent / requests
 
-    def _payload(self, gateway: str, numbers: dict[str, int], events: Sequence[object]) -> bytes:
+    def _payload(self, gateway: str, numbers: dict[str, int], events: Sequence[Happened]) -> bytes:
         said = []
         for event in events:
             numbers[gateway] += 1
             told_at = 0.0 if isinstance(event, Arrived) else None
-            said.append(Told(gateway, POOL, 1, 1, numbers[gateway], event, told_at))  # type: ignore[arg-type]  # one of them
+            said.append(
+                Told(
+                    gateway,
+                    POOL,
+                    epoch=1,
+                    session=1,
+                    number=numbers[gateway],
+                    event=event,
+                    ago_s=told_at,
+                )
+            )
         return encoded(gateway, said)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import ceil
 
-from gateway.core.messages import ReplicaReport
+from gateway.core.report import ReplicaReport
 from gateway.sim.clock import Clock
 from gateway.sim.engine_config import EngineConfig
 from gateway.sim.profiles import A100_LLAMA2_7B, Profile
