@@ -38,6 +38,7 @@ def measure_cluster(
             cost=tuple(rounds),
             requests_per_s=cost.requests_per_s,
             redis_version=cost.redis_version,
+            unlimited_because=cost.unlimited_because,
         )
 
 

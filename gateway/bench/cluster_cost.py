@@ -6,8 +6,9 @@ right after one another, round by round. What each says is not decided here.
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from gateway.bench.cluster_redis import Redis, start_redis
 from gateway.bench.cluster_site import Engine, Node, Site, leader_of, wait_alone, wait_whole
 from gateway.bench.cluster_spec import (
     CLIENTS,
+    LIMIT_CORES,
+    LIMITED_CLIENTS,
+    LIMITED_STREAM_CLIENTS,
     STREAM_CLIENTS,
     STREAM_CLIENTS_BUSY,
     STREAM_EVENTS,
@@ -26,9 +30,10 @@ from gateway.bench.cluster_spec import (
     Loads,
     Traffic,
 )
+from gateway.bench.cpu_limit import limited, why_not
 from gateway.bench.launch import StartFailed, run_load
 from gateway.bench.load_spec import LoadResult, LoadSpec
-from gateway.bench.process import sample_tree
+from gateway.bench.process import sample_tree, tree_pids
 from gateway.bench.quantiles import Quantiles
 from gateway.bench.targets import Target, start_engine
 
@@ -82,6 +87,24 @@ def traffic_of(done: Mark, idle: Mark, window_rate: float) -> Traffic:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A load for one process."""
+
+    load: LoadSpec
+    events: int = 0
+    """Of each request, where its streams count by their events."""
+    is_limited: bool = False
+    """Whether each process gets no more than `LIMIT_CORES`, and as much to do as one alone."""
+
+    def of(self, processes: int) -> LoadSpec:
+        """For so many."""
+        load, times = self.load, processes if self.is_limited else 1
+        return replace(
+            load, connections=load.connections * times, events_per_s=load.events_per_s * times
+        )
+
+
 class CostSite:
     """Everything that takes part, until `stack` ends."""
 
@@ -110,6 +133,7 @@ class CostSite:
         capacity = self._send(self._local, self._plain())
         self.requests_per_s = plan.load_share * capacity.requests / capacity.elapsed_s
         """Of the loads that are compared."""
+        self.unlimited_because = why_not()
 
     def rounds(self, say: Callable[[str], None]) -> list[CostRound]:
         """All rounds. Raises StartFailed, and OSError where somebody is gone."""
@@ -121,21 +145,9 @@ class CostSite:
 
     def _round(self, number: int) -> CostRound:
         plain = replace(self._plain(), requests_per_s=self.requests_per_s)
-        asked = {
-            "plain": (plain, 0),
-            "streams": (self._streams(), STREAM_EVENTS),
-            "plain_busy": (self._plain(), 0),
-            "streams_busy": (self._streams(STREAM_CLIENTS_BUSY), STREAM_EVENTS),
-        }
+        asked = self._asked(plain)
         runs: dict[str, CostRun] = {}
         traffic: dict[str, Traffic] = {}
-        ways: list[Callable[[], None]] = []
-
-        def through(name: str, node: Node, load: LoadSpec, events: int) -> None:
-            def go() -> None:
-                runs[name] = cost_of(self._send(node, load), node.pid, events)
-
-            ways.append(go)
 
         def follower() -> None:
             runs["follower"], traffic["traffic"] = self._through_follower(plain)
@@ -143,10 +155,20 @@ class CostSite:
         def full() -> None:
             _, traffic["full"] = self._through_follower(self._plain())
 
-        nodes = {"local": self._local, "workers": self._workers, "apart": self._apart}
-        ways.append(follower)
-        for (what, (load, events)), (name, node) in product(asked.items(), nodes.items()):
-            through(f"{name} {what}", node, load, events)
+        def through(way: str, what: str) -> None:
+            node, processes = nodes[way]
+            before = node.losses()
+            runs[f"{way} {what}"] = self._through(node, asked[what], processes)
+            if node is self._workers and node.losses() != before:
+                raise StartFailed("the workers were not one all the time")
+
+        nodes = {
+            "local": (self._local, 1),
+            "workers": (self._workers, WORKERS),
+            "apart": (self._apart, WORKERS),
+        }
+        ways: list[Callable[[], None]] = [follower]
+        ways += [partial(through, way, what) for what, way in product(asked, nodes)]
         ways.append(full)
         # Each goes first in turn, so that none always meets the warmer machine.
         first = number % len(ways)
@@ -164,6 +186,27 @@ class CostSite:
             traffic=traffic["traffic"],
             full=traffic["full"],
         )
+
+    def _asked(self, plain: LoadSpec) -> dict[str, Asked]:
+        """By their names in `Loads`."""
+        busy = self._streams(STREAM_CLIENTS_BUSY)
+        found = {
+            "plain": Asked(load=plain),
+            "streams": Asked(load=self._streams(), events=STREAM_EVENTS),
+            "plain_busy": Asked(load=self._plain()),
+            "streams_busy": Asked(load=busy, events=STREAM_EVENTS),
+        }
+        if not self.unlimited_because:
+            many = replace(self._plain(), connections=LIMITED_CLIENTS)
+            found["plain_limited"] = Asked(load=many, is_limited=True)
+            streams = self._streams(LIMITED_STREAM_CLIENTS)
+            found["streams_limited"] = Asked(load=streams, events=STREAM_EVENTS, is_limited=True)
+        return found
+
+    def _through(self, node: Node, asked: Asked, processes: int) -> CostRun:
+        pids = tree_pids(node.pid)
+        with limited(pids, LIMIT_CORES) if asked.is_limited else nullcontext():
+            return cost_of(self._send(node, asked.of(processes)), node.pid, asked.events)
 
     def _through_follower(self, load: LoadSpec) -> tuple[CostRun, Traffic]:
         if self._leader.phases() != {"leading"}:

@@ -6,11 +6,13 @@ from statistics import median
 
 from gateway.bench.cluster_spec import (
     GATEWAYS,
+    LIMIT_CORES,
     QUEUE_LIMIT,
     USERS,
     WORKERS,
     ClusterResult,
     CostRound,
+    CostRun,
     Loads,
     Served,
     Traffic,
@@ -35,6 +37,8 @@ class ClusterFigure:
     of: Callable[[ClusterResult], float | None]
     """None where nothing was measured for it."""
     target: float | None = None
+    is_limited: bool = False
+    """Whether it needs processes to be limited to a part of a core, which not every system can."""
 
     def verdict(self, value: float | None) -> str:
         """One of "met" and "missed"; empty without a target or a value."""
@@ -138,38 +142,89 @@ def redis_mb_per_s(result: ClusterResult) -> float | None:
     return None if size is None else THOUSAND_PER_S * size / 1e6
 
 
-def _cpu(load: str, title: str) -> Iterator[ClusterFigure]:
+Way = Callable[[CostRound], Loads]
+
+
+def _local(each: CostRound) -> Loads:
+    return each.local
+
+
+def _workers(each: CostRound) -> Loads:
+    return each.workers
+
+
+def _apart(each: CostRound) -> Loads:
+    return each.apart
+
+
+def _run(load: str, way: Way, of: Callable[[CostRun], float]) -> Computed:
+    """Of one load through one way; the median over the rounds."""
+
+    def found(result: ClusterResult) -> float | None:
+        runs = [getattr(way(each), load) for each in result.cost]
+        return median(map(of, runs)) if runs and None not in runs else None
+
+    return found
+
+
+def _over(load: str, way: Way, other: Way, of: Callable[[CostRun], float]) -> Computed:
+    """The same through one way, over it through another one; the median over the rounds."""
+
+    def found(result: ClusterResult) -> float | None:
+        pairs = [(getattr(way(each), load), getattr(other(each), load)) for each in result.cost]
+        if not pairs or any(None in pair for pair in pairs):
+            return None
+        return median(of(one) / of(two) for one, two in pairs)
+
+    return found
+
+
+def _cpu_us(run: CostRun) -> float:
+    return run.cpu_us
+
+
+def _cpu(load: str, title: str, *, is_limited: bool = False) -> Iterator[ClusterFigure]:
     """CPU of workers for one load, and how much of it is of their being one."""
-
-    def over(of: Callable[[CostRound], Loads], what: Callable[[CostRound], Loads]) -> Computed:
-        return _of_rounds(
-            lambda each: getattr(of(each), load).cpu_us / getattr(what(each), load).cpu_us
-        )
-
     yield ClusterFigure(
         key=f"cpu_{load}",
         title=f"CPU a request, {WORKERS} workers over one process: {title}",
         unit="x",
-        of=over(lambda each: each.workers, lambda each: each.local),
+        of=_over(load, _workers, _local, _cpu_us),
         target=1.15,
+        is_limited=is_limited,
     )
     yield ClusterFigure(
         key=f"cpu_{load}_apart",
         title="  two processes that share nothing over one",
         unit="x",
-        of=over(lambda each: each.apart, lambda each: each.local),
+        of=_over(load, _apart, _local, _cpu_us),
+        is_limited=is_limited,
     )
     yield ClusterFigure(
         key=f"cpu_{load}_shared",
         title="  the workers over those two",
         unit="x",
-        of=over(lambda each: each.workers, lambda each: each.apart),
+        of=_over(load, _workers, _apart, _cpu_us),
+        is_limited=is_limited,
     )
     yield ClusterFigure(
         key=f"cpu_{load}_us",
         title="  one process",
         unit="us",
-        of=_of_rounds(lambda each: float(getattr(each.local, load).cpu_us)),
+        of=_run(load, _local, _cpu_us),
+        is_limited=is_limited,
+    )
+
+
+def _limited(load: str, title: str) -> Iterator[ClusterFigure]:
+    """The same where each process is as busy as it may be, and how much more they answer."""
+    yield from _cpu(load, f"{title}, as many as {LIMIT_CORES:g} cores each can", is_limited=True)
+    yield ClusterFigure(
+        key=f"rate_{load}",
+        title="  requests/s of the workers over those of one process",
+        unit="x",
+        of=_over(load, _workers, _local, lambda run: run.requests_per_s),
+        is_limited=True,
     )
 
 
@@ -213,6 +268,8 @@ CLUSTER_FIGURES = (
     *_cpu("streams", "streams of 64 events"),
     *_cpu("plain_busy", "small answers, as many as can be"),
     *_cpu("streams_busy", "streams of 64 events, 20,000 events/s"),
+    *_limited("plain_limited", "small answers"),
+    *_limited("streams_limited", "streams of 64 events"),
     ClusterFigure(
         key="redis_commands",
         title="commands to Redis a request, through a follower",

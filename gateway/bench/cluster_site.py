@@ -30,6 +30,7 @@ from gateway.bench.replies import MODEL
 from gateway.bench.targets import Entrant
 
 REQUESTS = "fairgate_request_duration_seconds_count"
+LOSSES = "fairgate_cluster_losses_total"
 ASK_S_MAX = 30.0
 
 
@@ -78,6 +79,10 @@ class Node:
     def requests(self) -> int:
         """How many have ended here since it was started."""
         return count_of(REQUESTS, self.get("/metrics"))
+
+    def losses(self) -> int:
+        """How often it, or one of its workers, lost its Redis."""
+        return count_of(LOSSES, self.get("/metrics"))
 
 
 def count_of(name: str, page: str) -> int:

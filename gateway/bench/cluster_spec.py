@@ -26,6 +26,13 @@ CLIENTS = 32
 STREAM_CLIENTS = 64
 STREAM_CLIENTS_BUSY = 400
 """20,000 events a second."""
+LIMIT_CORES = 0.25
+"""Of a core, for each process, where all are as busy as they can be: two of them have room enough
+on two cores beside what asks and what answers."""
+LIMITED_CLIENTS = 128
+"""Of each process, as the next one."""
+LIMITED_STREAM_CLIENTS = 300
+"""15,000 events a second, more than that part of a core passes on one by one."""
 STREAM_EVENTS = 64
 STREAM_EVENTS_PER_S = 50.0
 """Of each stream."""
@@ -83,6 +90,11 @@ class CostRun:
     p50_us: float
     p99_us: float
 
+    @property
+    def requests_per_s(self) -> float:
+        """That were answered."""
+        return self.requests / self.elapsed_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
@@ -106,10 +118,17 @@ class Loads:
     plain_busy: CostRun
     """As many as are answered to clients who ask again at once."""
     streams_busy: CostRun
+    plain_limited: CostRun | None = None
+    """As many for each process, all of which are as busy as `LIMIT_CORES` let them be; None where
+    that cannot be."""
+    streams_limited: CostRun | None = None
 
     def runs(self) -> Iterator[tuple[str, CostRun]]:
-        """Each with its name."""
-        yield from ((field.name, getattr(self, field.name)) for field in fields(self))
+        """Each that there is, with its name."""
+        for field in fields(self):
+            run = getattr(self, field.name)
+            if run is not None:
+                yield field.name, run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,3 +155,5 @@ class ClusterResult:
     requests_per_s: float
     """Of the loads whose latencies and CPU are compared."""
     redis_version: str
+    unlimited_because: str = ""
+    """Why processes could not be limited to a part of a core; empty where they were."""

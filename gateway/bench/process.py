@@ -80,6 +80,11 @@ def sample_tree(root_pid: int, *, proc: Path = PROC) -> TreeSample:
     )
 
 
+def tree_pids(root_pid: int, *, proc: Path = PROC) -> list[int]:
+    """Of `root_pid` and its descendants."""
+    return [stat.pid for stat in _descendants(_stats(proc), root_pid)]
+
+
 def _stats(proc: Path) -> list[Stat]:
     found = []
     for folder in proc.iterdir():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from gateway.bench.cluster_cost import Mark, cost_of, traffic_of
+from gateway.bench.cluster_cost import Asked, Mark, cost_of, traffic_of
 from gateway.bench.cluster_figures import CLUSTER_FIGURES, ClusterFigure
 from gateway.bench.cluster_power import Window, answers_of
 from gateway.bench.cluster_redis import parse_info
@@ -32,6 +32,7 @@ from gateway.bench.cluster_spec import (
     Served,
     Traffic,
 )
+from gateway.bench.load_spec import LoadSpec
 from gateway.bench.options import Options
 from gateway.bench.replies import MODEL
 from gateway.settings import load_settings
@@ -60,17 +61,26 @@ TRAFFIC = Traffic(
 )
 
 
-def loads(*cpu_us: float) -> Loads:
-    """One way."""
-    plain, streams, plain_busy, streams_busy = (cost(cpu_us=each) for each in cpu_us)
-    return Loads(plain=plain, streams=streams, plain_busy=plain_busy, streams_busy=streams_busy)
+def loads(*cpu_us: float, limited_s: float = 3.0) -> Loads:
+    """One way; `limited_s`: in which the processes that are limited answer what they are asked."""
+    plain, streams, plain_busy, streams_busy, plain_limited, streams_limited = (
+        cost(cpu_us=each) for each in cpu_us
+    )
+    return Loads(
+        plain=plain,
+        streams=streams,
+        plain_busy=plain_busy,
+        streams_busy=streams_busy,
+        plain_limited=replace(plain_limited, elapsed_s=limited_s),
+        streams_limited=replace(streams_limited, elapsed_s=limited_s),
+    )
 
 
 ROUND = CostRound(
     follower=cost(p50_us=1_900.0, p99_us=9_000.0),
-    local=loads(500.0, 2_000.0, 250.0, 1_600.0),
-    workers=loads(560.0, 2_400.0, 300.0, 1_760.0),
-    apart=loads(700.0, 2_500.0, 240.0, 1_600.0),
+    local=loads(500.0, 2_000.0, 250.0, 1_600.0, 200.0, 1_500.0),
+    workers=loads(560.0, 2_400.0, 300.0, 1_760.0, 210.0, 1_800.0, limited_s=2.0),
+    apart=loads(700.0, 2_500.0, 240.0, 1_600.0, 200.0, 1_500.0, limited_s=1.5),
     traffic=TRAFFIC,
     full=replace(TRAFFIC, requests_per_s=900.0, leader_cpu_us=125.0),
 )
@@ -100,6 +110,10 @@ def figure(key: str) -> ClusterFigure:
         ("cpu_plain_shared", 0.8, ""),
         ("cpu_streams_shared", 0.96, ""),
         ("cpu_plain_busy_us", 250.0, ""),
+        ("cpu_plain_limited", 1.05, "met"),
+        ("cpu_streams_limited", 1.2, "missed"),
+        ("cpu_streams_limited_shared", 1.2, ""),
+        ("rate_plain_limited", 1.5, ""),
         ("redis_bytes", 1_500.0, ""),
         ("ceiling_per_s", 8_000.0, ""),
         ("thousand_leading_cores", 0.8, ""),
@@ -140,6 +154,27 @@ def test_what_was_not_measured_is_no_figure_and_not_sound() -> None:
     starved = {"light": Served(requests=0, waited_s=0.0, took_s=0.0)}
     assert not is_sound(replace(WHOLE, power=(power(3, starved), power(1))))
     assert not is_sound(replace(WHOLE, power=(replace(power(3), errors=1), power(1))))
+
+
+def test_where_no_process_can_be_limited_the_rest_is_sound() -> None:
+    """A container without control groups of its own could measure nothing at all."""
+    bare = {"plain_limited": None, "streams_limited": None}
+    ways = {way: replace(getattr(ROUND, way), **bare) for way in ("local", "workers", "apart")}
+    found = replace(WHOLE, cost=(replace(ROUND, **ways),))
+    assert not is_sound(found)
+    found = replace(found, unlimited_because="no control groups")
+    assert is_sound(found)
+    assert [one.of(found) for one in CLUSTER_FIGURES if one.is_limited] == [None] * 10
+    assert [line for line in cluster_doubts(found, machine()) if "no control groups" in line]
+
+
+def test_processes_that_are_limited_have_as_much_to_do_each() -> None:
+    """Two that share the load of one are half as busy: what wakes one up costs more for less."""
+    load = LoadSpec(port=0, connections=100, stream=True, events=64, events_per_s=500.0)
+    assert Asked(load=load).of(2) == load
+    twice = Asked(load=load, is_limited=True).of(2)
+    assert (twice.connections, twice.events_per_s) == (200, 1_000.0)
+    assert twice.interval_us == load.interval_us
 
 
 def test_errors_and_few_cores_are_told_with_the_figures() -> None:

@@ -14,6 +14,7 @@ from gateway.bench.process import (
     parse_schedstat_s,
     parse_stat,
     sample_tree,
+    tree_pids,
 )
 
 
@@ -93,6 +94,7 @@ def test_a_tree_is_the_root_and_all_below_it(proc: FakeProc) -> None:
     proc.add(20, 1, threads_ns=(50_000_000_000,), pages=500)
     sample = sample_tree(10, proc=proc.root)
     assert (sample.cpu_s, sample.rss_bytes, sample.processes) == (6.0, 60 * PAGE_BYTES, 3)
+    assert sorted(tree_pids(10, proc=proc.root)) == [10, 11, 12]
 
 
 def test_all_threads_count(proc: FakeProc) -> None:
