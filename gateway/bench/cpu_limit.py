@@ -4,6 +4,7 @@ By Linux' control groups, of either version; each process in a group of its own.
 as busy as they can be fit on a machine with few cores, and none is in another's way.
 """
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ def groups_below(root: Path = CONTROL_GROUPS) -> Groups:
 def why_not(root: Path = CONTROL_GROUPS) -> str:
     """Why no process can be limited here; empty where it can."""
     try:
-        with _group(groups_below(root), "fairgate-bench", 1.0):
+        with _group(groups_below(root), os.getpid(), 1.0):
             return ""
     except (NoLimits, OSError) as error:
         return str(error)
@@ -79,7 +80,7 @@ def limited(
     groups = groups_below(root)
     with ExitStack() as stack:
         for pid in pids:
-            group = stack.enter_context(_group(groups, f"fairgate-bench-{pid}", cores))
+            group = stack.enter_context(_group(groups, pid, cores))
             before = groups.of(pid, proc)
             _move(pid, group)
             stack.callback(_move_back, pid, before)
@@ -87,8 +88,8 @@ def limited(
 
 
 @contextmanager
-def _group(groups: Groups, name: str, cores: float) -> Iterator[Path]:
-    group = groups.folder / name
+def _group(groups: Groups, pid: int, cores: float) -> Iterator[Path]:
+    group = groups.folder / f"fairgate-bench-{pid}"
     group.mkdir()
     try:
         groups.limit(group, cores)
