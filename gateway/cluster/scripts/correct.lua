@@ -12,24 +12,37 @@ local kept_s = ARGV[1]
 local width = 12
 local now = tonumber(redis.call('TIME')[1])
 
+-- What of it was entered: nothing is given back that is not there.
 local function enter(key, kind, at, amount)
     local found = window(key, kind, math.max(now, at))
     if at < math.max(now, found.newest or 0) - 60 then
-        return
+        return 0
     end
     local field = kind .. whole(at)
     if amount < 0 then
         local there = tonumber(redis.call('HGET', key, field) or 0)
         amount = math.max(amount, -there)
-        if amount == 0 then
-            return
-        end
+    end
+    if amount == 0 then
+        return 0
     end
     redis.call('HINCRBY', key, field, whole(amount))
     redis.call('HSET', key, kind .. 'u', whole(found.used + amount),
         kind .. 'o', whole(math.min(found.oldest or at, at)),
         kind .. 'n', whole(math.max(found.newest or at, at)))
+    return amount
 end
+
+-- An age is counted in whole seconds of another clock: twice told, it may be of two seconds here.
+local function enter_by_age(key, kind, at, amount)
+    local left = amount - enter(key, kind, at, amount)
+    for _, beside in ipairs({at - 1, math.min(now, at + 1)}) do
+        if left < 0 then
+            left = left - enter(key, kind, beside, left)
+        end
+    end
+end
+
 local function spend(key, first)
     local amount, day, month = tonumber(ARGV[first + 4]), ARGV[first + 5], ARGV[first + 6]
     local found = redis.call('HMGET', key, 'D', 'd', 'M', 'm')
@@ -62,15 +75,13 @@ end
 
 for index, key in ipairs(KEYS) do
     local first = 2 + (index - 1) * width
-    local second = ARGV[first + 1]
-    if ARGV[first] ~= '' then
-        second = now - ARGV[first]
-    end
-    second = tonumber(second)
+    local ago_s, second = tonumber(ARGV[first]), tonumber(ARGV[first + 1])
     for place, kind in ipairs({'r', 't'}) do
         local amount = tonumber(ARGV[first + 1 + place])
-        if amount ~= 0 then
-            enter(key, kind, (amount > 0 and ARGV[first] == '') and now or second, amount)
+        if ago_s then
+            enter_by_age(key, kind, now - ago_s, amount)
+        else
+            enter(key, kind, amount > 0 and now or second, amount)
         end
     end
     if ARGV[first + 5] ~= '' then
